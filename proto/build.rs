@@ -1,5 +1,5 @@
-//! Compiles `muster/v1/*.proto` with protox, so that no system protoc is needed; and, for static programs,
-//! `src/process/nss.c`.
+//! Compiles `muster/v1/*.proto` with protox, a replacement of the system's protoc, and `src/process/nss.c` for static
+//! programs.
 #![allow(missing_docs, reason = "a build script has no readers of its documentation")]
 
 use std::{env, error::Error, fs, path::PathBuf};
@@ -9,14 +9,14 @@ use prost::Message as _;
 fn main() -> Result<(), Box<dyn Error>> {
     messages()?;
     if is_static_glibc() {
-        // Nobody calls it: without whole-archive the linker would leave it out.
+        // The program has no call to it: only whole-archive keeps the linker from dropping it.
         cc::Build::new().file(NSS).link_lib_modifier("+whole-archive").try_compile("muster_nss")?;
     }
     println!("cargo::rerun-if-changed={NSS}");
     Ok(())
 }
 
-/// Keeps a static program away from the machine's NSS modules.
+/// Source that keeps a static program away from the machine's NSS modules.
 const NSS: &str = "src/process/nss.c";
 
 fn is_static_glibc() -> bool {

@@ -1,6 +1,6 @@
-//! What `muster-coordinator backup` and `credentials` ask of a coordinator that runs: a socket in the state directory,
-//! for root and for the coordinator's own user. One line of JSON asks; one says that it is taken up, unless whoever
-//! asked has gone; one answers. After a backup's answer follow its bytes.
+//! The admin socket in the state directory, through which `muster-coordinator backup` and `credentials` reach a running
+//! coordinator. It is for root and for the coordinator's own user. A request is one line of JSON. One line accepts it,
+//! unless the client has gone; one line answers. A backup's bytes follow its answer.
 
 mod client;
 
@@ -32,91 +32,91 @@ use crate::{
 };
 
 const SOCKET: &str = "admin.sock";
-/// Shortest life of a certificate that is asked for.
+/// Shortest lifetime of a certificate.
 const LIFETIME_MIN: Duration = Duration::from_secs(10);
 /// Longest request or answer line.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
-/// Time to say what is wanted, from the connection on.
+/// Timeout for the request, from the connection on.
 const REQUEST_LINE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for a coordinator that is well to take a request up; one that hangs does not.
+/// Timeout for a healthy coordinator to accept a request; it detects one that hangs.
 const TAKE_UP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for one request, a backup's bytes included.
+/// Timeout for one request, a backup's bytes included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-/// What a copy of the store leaves of its disk for the store itself.
+/// Space that a copy of the store must leave on its disk for the store itself.
 const ROOM_KEPT_BYTES: u64 = 4 << 20;
-/// Requests under way at once; who comes beyond that waits.
+/// Most concurrent requests; further ones wait.
 const REQUESTS_MAX: usize = 16;
 /// Pause after `accept` failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Of a backup: the sealed CA key and digests of tokens are in it.
+/// Mode of a backup: it contains the sealed CA key and digests of tokens.
 const FILE_MODE: u32 = 0o600;
 
-/// What the socket cannot do.
+/// Why an operation on the socket failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The socket cannot be made or reached.
+    /// The socket cannot be created or reached.
     #[error("cannot use the socket {}", path.display())]
     Socket {
-        /// Its path.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// It is there, and does nothing.
+    /// The coordinator hangs or is busy.
     #[error(
         "a coordinator is there, but did not take this up within {} s, and will not do it later: does it hang, or is \
          it busy with {REQUESTS_MAX} others? systemctl status muster-coordinator",
         TAKE_UP_TIMEOUT.as_secs()
     )]
     Hangs,
-    /// The conversation broke off.
+    /// The connection failed.
     #[error("the coordinator did not answer as it should")]
     Talk(#[source] io::Error),
-    /// The coordinator said no.
+    /// The coordinator refused.
     #[error("{0}")]
     Refused(String),
     /// The copy cannot be written here.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// Who credentials are for.
+/// Role and name for new credentials.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wanted {
     /// `operator`, `viewer` or `controller`.
     pub role: String,
-    /// Of the person or program.
+    /// Name of the person or program.
     pub name: String,
-    /// The only clusters; empty: all.
+    /// The only clusters they apply to; empty: all.
     pub clusters: Vec<String>,
-    /// Life of their certificate, milliseconds. None: a year.
+    /// Lifetime of their certificate in milliseconds. None: a year.
     #[serde(default)]
     pub lifetime_ms: Option<u64>,
 }
 
 impl Wanted {
-    /// Life of the certificate.
+    /// Lifetime of the certificate.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A message for people.
     pub fn lifetime(&self) -> Result<Duration, String> {
         let lifetime = self.lifetime_ms.map_or(PERSON_LIFETIME, Duration::from_millis);
         let fits = (LIFETIME_MIN..=PERSON_LIFETIME).contains(&lifetime);
         fits.then_some(lifetime).ok_or_else(|| "--lifetime: expected 10s to 365d".to_owned())
     }
 
-    /// The peer, if role and names are right.
+    /// The peer, if role and names are valid.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A message for people.
     pub fn peer(&self) -> Result<Peer, String> {
         if !muster_proto::model::is_label(&self.name) {
             return Err(format!("--name: {}", muster_proto::model::InvalidName));
@@ -147,19 +147,19 @@ enum Request {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Answer {
-    /// The request is read, and whoever asked still waits for it.
+    /// The request has been read, and the client is still connected.
     TakenUp,
     Backup {
         bytes: u64,
     },
     Credentials(Issued),
-    /// It is done, and there is nothing to say of it.
+    /// It is done.
     Done,
     Error(String),
 }
 
-/// The socket's short name. A socket's path has at most 107 bytes and a state directory may lie deep, so it is reached
-/// through the open directory.
+/// Call `act` with a short path of the socket. A socket's path has at most 107 bytes and a state directory may be deep,
+/// so the socket is reached through the open directory.
 fn with_socket<T>(state_dir: &StateDir, act: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, AdminError> {
     let path = state_dir.path().join(SOCKET);
     let error = |source| AdminError::Socket { path: path.clone(), source };
@@ -167,23 +167,23 @@ fn with_socket<T>(state_dir: &StateDir, act: impl FnOnce(&Path) -> io::Result<T>
     act(&PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd()))).map_err(error)
 }
 
-/// The coordinator's end.
+/// The server side of the admin socket.
 pub struct Admin {
-    /// Where the socket is.
+    /// State directory with the socket.
     pub state_dir: StateDir,
-    /// What is copied.
+    /// The store to copy.
     pub store: EmbeddedStore,
-    /// Who signs.
+    /// Signs credentials.
     pub ca: Arc<Ca>,
-    /// Who records what is issued.
+    /// Records what is issued.
     pub engine: EngineHandle,
-    /// Held while a copy is made: all are made under one name.
+    /// Held while a copy is made: all copies use one file name.
     pub copying: Mutex<()>,
 }
 
 impl Admin {
-    /// Makes the socket. The caller holds the store's lock, so one that is there already is a dead coordinator's, and
-    /// so are copies that are on their way out.
+    /// Create the socket. The caller holds the store's lock, so an existing socket, or an outgoing copy, is left over
+    /// from a dead coordinator.
     ///
     /// # Errors
     /// [`AdminError::Socket`].
@@ -203,7 +203,7 @@ impl Admin {
         })
     }
 
-    /// Answers for as long as it is let.
+    /// Serve until it is cancelled.
     pub async fn run(self, listener: UnixListener) {
         let admin = Arc::new(self);
         let mut requests = JoinSet::new();
@@ -246,10 +246,10 @@ impl Admin {
         let silent = || format!("nothing was asked within {} s", REQUEST_LINE_TIMEOUT.as_secs());
         let request: Request = request.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, silent()))??;
         if let Request::Credentials(_) | Request::SetAddress(_) = request {
-            // They are recorded first: an engine that hangs takes nothing up.
+            // Requests need the engine to record them: check first that it responds.
             self.engine.submit(Input::Tick).await.map_err(io::Error::other)?;
         }
-        // Fails where whoever asked has gone: nobody would get what is made now.
+        // Fails if the client has gone: then the result would be lost.
         write_line(&mut write, &Answer::TakenUp).await?;
         match request {
             Request::Credentials(wanted) => {
@@ -288,7 +288,7 @@ impl Admin {
         Ok(Issued::new(credentials, &peer, &facts))
     }
 
-    /// A copy of the store, open and already without a name.
+    /// A copy of the store, open and already unlinked.
     async fn copy(self: &Arc<Self>) -> Result<fs::File, StoreError> {
         let admin = Arc::clone(self);
         let path = self.state_dir.outgoing();
@@ -301,8 +301,8 @@ impl Admin {
     }
 }
 
-/// A copy of the store, open and already without a name. One at a time: all are made under one name. What an earlier
-/// process left under it goes.
+/// Make a copy of the store, open and already unlinked. One at a time: all copies use one file name. A file left there
+/// by an earlier process is removed.
 ///
 /// # Errors
 /// [`StoreError::Backup`], [`StoreError::Full`].
@@ -321,7 +321,7 @@ pub fn outgoing_copy(state_dir: &StateDir, store: &EmbeddedStore) -> Result<fs::
     Ok(file)
 }
 
-/// Is there room for a copy of the store? The coordinator itself must go on writing meanwhile.
+/// Is there room for a copy of the store? The coordinator itself must be able to continue writing.
 fn has_room(dir: &Path, bytes: u64) -> io::Result<()> {
     let space = statvfs(dir)?;
     let free = space.blocks_available().saturating_mul(space.fragment_size());

@@ -1,4 +1,3 @@
-//! Effects on child clusters. Each system that a cluster is made of has a file of its own; what is to be done is
-//! decided in `plan`, and this does it.
+//! Effects on child clusters. Each system of a cluster has a file of its own; `plan` decides, and this module executes.
 
 pub mod swarm;

@@ -1,5 +1,5 @@
-//! What an operator may set, on the command line or in a file (a flag wins), and where the coordinator keeps what it
-//! keeps. `main.rs` reads it; nothing below knows where a setting came from.
+//! Settings of an operator, on the command line or in a file (a flag wins), and the paths of the coordinator's files.
+//! `main.rs` reads them; the code below is independent of their origin.
 
 use std::{
     fs, io,
@@ -17,91 +17,91 @@ use serde::{Deserialize, Deserializer};
 
 use crate::pki::AGENT_LIFETIME;
 
-/// Where the coordinator keeps its record, unless told otherwise.
+/// Default state directory.
 pub const STATE_DIR_DEFAULT: &str = "/var/lib/muster/coordinator";
-/// Where the key file is, unless told otherwise: not in the state directory.
+/// Default path of the key file: outside the state directory.
 pub const KEY_FILE_DEFAULT: &str = "/etc/muster/coordinator.key";
-/// Where the coordinator listens, unless told otherwise: on every address of both families.
+/// Default address to listen on: every address of both families.
 pub const LISTEN_DEFAULT: &str = "[::]:7443";
-/// How often an agent gives a sign of life, unless told otherwise.
+/// Default interval of an agent's heartbeats.
 pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(10);
-/// A machine not heard of for so long is Lost, unless told otherwise.
+/// Default silence after which a machine is Lost.
 pub const LOST_AFTER_DEFAULT: Duration = Duration::from_secs(30);
-/// Of the state directory.
+/// Mode of the state directory.
 const DIR_MODE: u32 = 0o700;
-/// Bits of a mode that let others in.
+/// Mode bits that give others access.
 const OTHERS_MASK: u32 = 0o077;
 
-/// Settings that do not make sense.
+/// Why settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be used.
+    /// The file is unusable.
     #[error(transparent)]
     File(#[from] ConfigFileError),
-    /// Two settings, or one and its range.
+    /// A setting is out of range, or two settings conflict.
     #[error("{0}")]
     Range(String),
-    /// The state directory cannot be used.
+    /// The state directory is unusable.
     #[error("cannot use the state directory {} (--state-dir names another)", path.display())]
     StateDir {
-        /// Its path.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// It holds something, and anybody may look at it: closing it could take it from whoever uses it.
+    /// It contains files and is open to others: restricting it could lock out its users.
     #[error(
         "{} is not empty, and open to others: a coordinator keeps its record in a directory of its own; name a new \
          one with --state-dir, or, if this one is the coordinator's, chmod 700 {}",
         path.display(), path.display()
     )]
     StateDirShared {
-        /// Its path.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// It is a file, or something on the way to it is.
+    /// It, or a part of its path, is a file.
     #[error("{} is no directory; --state-dir names the one that `muster-coordinator init` has made", path.display())]
     StateDirIsNone {
-        /// Its path.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// It is somebody else's.
+    /// It belongs to another user.
     #[error("cannot look into the state directory {}; run this as root, or as the coordinator's user", path.display())]
     StateDirClosed {
-        /// Its path.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// Others can change it, or it is not where it seems to be.
+    /// Other users can change it or redirect its path.
     #[error(transparent)]
     Untrusted(#[from] StateDirFault),
-    /// The record cannot be made over to the directory's owner.
+    /// Giving the record to the directory's owner failed.
     #[error("cannot make {} over to the owner of the state directory", path.display())]
     Owner {
-        /// The record.
+        /// Path of the record.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// There is no record in it.
+    /// It lacks a record.
     #[error(
         "{} holds no record of a coordinator (its file `store`): where it is, --state-dir says; a backup is copied to \
          {}; a new coordinator is made by `muster-coordinator init`", path.display(), path.join("store").display()
     )]
     NotInitialised {
-        /// Its path.
+        /// Path of the directory.
         path: PathBuf,
     },
 }
 
-/// A new file, as an option names it: stdout is none.
+/// Parse an option's path of a new file; `-` is invalid.
 ///
 /// # Errors
-/// What to say of `-`.
+/// A message for `-`.
 pub fn new_file(text: &str) -> Result<PathBuf, String> {
     match text {
         "-" => Err("it names a new file, and - is none".to_owned()),
@@ -109,10 +109,10 @@ pub fn new_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A time as people write it: `500ms`, `30s`, `24h`.
+/// Parse a time: `500ms`, `30s`, `24h`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message for people.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time with a unit, like 500ms, 30s or 24h".to_owned();
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
@@ -152,25 +152,25 @@ pub struct Given {
     pub agent_cert_ttl: Option<Duration>,
 }
 
-/// Settings that make sense.
+/// Checked settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where the record is.
+    /// State directory with the record.
     pub state_dir: StateDir,
-    /// Where its key is.
+    /// Path of the key file.
     pub key_file: PathBuf,
-    /// Where to listen.
+    /// Address to listen on.
     pub listen: String,
-    /// How often an agent gives a sign of life.
+    /// Interval of an agent's heartbeats.
     pub heartbeat: Duration,
-    /// A machine not heard of for so long is Lost.
+    /// Silence after which a machine is Lost.
     pub lost_after: Duration,
-    /// Life of an agent's certificate.
+    /// Lifetime of an agent's certificate.
     pub agent_lifetime: Duration,
 }
 
 impl Given {
-    /// What the file says.
+    /// Read the settings of the file.
     ///
     /// # Errors
     /// [`ConfigError::File`].
@@ -178,7 +178,7 @@ impl Given {
         Ok(config_file::read(path)?)
     }
 
-    /// What is given here, else what is given there.
+    /// These settings, with missing ones from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -191,7 +191,7 @@ impl Given {
         }
     }
 
-    /// Fills in the defaults and checks what is left.
+    /// Fill in the defaults and check the result.
     ///
     /// # Errors
     /// [`ConfigError::Range`].
@@ -231,15 +231,15 @@ impl Given {
 pub struct StateDir(PathBuf);
 
 impl StateDir {
-    /// The directory at that path, which need not be there yet.
+    /// The directory at that path, which may be created later.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self(std::path::absolute(&path).unwrap_or(path))
     }
 
-    /// Makes it, if it is not there; in any case nobody else may look into it, so one that is there and open to others
-    /// must be empty. Directories above that have to be made are ordinary ones: root makes the record, and the
-    /// service's own user has to get to it.
+    /// Create it if needed, and close it to other users; an existing directory that is open to others must be empty.
+    /// Missing parent directories get the default mode: root creates the record, and the service's own user must reach
+    /// it.
     ///
     /// # Errors
     /// [`ConfigError::StateDir`], [`ConfigError::StateDirShared`].
@@ -262,8 +262,8 @@ impl StateDir {
         Ok(())
     }
 
-    /// That it is ours: a coordinator that runs in another user's directory could be led anywhere, and one that root
-    /// runs in the service's leaves files there that the service cannot use.
+    /// Check that it belongs to our user. A coordinator in another user's directory could be led anywhere. And root's
+    /// files in the service's directory are unusable for the service.
     ///
     /// # Errors
     /// [`ConfigError::Untrusted`]; as [`Self::check`].
@@ -273,7 +273,7 @@ impl StateDir {
         Ok(state_dir::check(&self.0, us, &[us])?)
     }
 
-    /// That nobody but us can change it. Root works beside the service too, in the directory that is the service's.
+    /// Check that only our user can change it. Root may also work in the service's directory.
     fn check_trust(&self) -> Result<(), ConfigError> {
         let us = geteuid();
         let service = fs::metadata(&self.0).ok().filter(|_| us.is_root()).map(|found| found.uid());
@@ -281,11 +281,11 @@ impl StateDir {
         Ok(state_dir::check(&self.0, us.as_raw(), &owners)?)
     }
 
-    /// That there is a record in it, and nobody else can change it.
+    /// Check that it contains a record, and that only our user can change it.
     ///
     /// # Errors
-    /// [`ConfigError::NotInitialised`]; [`ConfigError::StateDirIsNone`]; [`ConfigError::StateDirClosed`] if we may not
-    /// know; [`ConfigError::Untrusted`].
+    /// [`ConfigError::NotInitialised`]; [`ConfigError::StateDirIsNone`]; [`ConfigError::StateDirClosed`] if permission
+    /// is missing; [`ConfigError::Untrusted`].
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.store().try_exists() {
             Ok(true) => self.check_trust(),
@@ -297,8 +297,8 @@ impl StateDir {
         }
     }
 
-    /// Makes the record over to whom the directory belongs to: what root made or copied here, the service's own user
-    /// could not open. Only root can; for anybody else there is nothing to do.
+    /// Give the record to the directory's owner: the service's own user could not open what root created or copied
+    /// here. Only root can do this; for other users it does nothing.
     ///
     /// # Errors
     /// [`ConfigError::Owner`].
@@ -309,13 +309,13 @@ impl StateDir {
     }
 
     fn give(&self, path: PathBuf) -> Result<(), ConfigError> {
-        // Whoever keeps it elsewhere sees to that place.
+        // An operator who stores it elsewhere manages that place.
         if !geteuid().is_root() || path.is_symlink() {
             return Ok(());
         }
         let error = |source| ConfigError::Owner { path: path.clone(), source };
         let owner = fs::metadata(&self.0).map_err(error)?;
-        // Never through a link: the directory's owner could put one here that leads to somebody else's file.
+        // Refuse links: the directory's owner could place one that leads to another user's file.
         let mut options = fs::File::options();
         let file = options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path).map_err(error)?;
         let metadata = file.metadata().map_err(error)?;
@@ -331,25 +331,25 @@ impl StateDir {
         &self.0
     }
 
-    /// The record.
+    /// Path of the record.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.0.join("store")
     }
 
-    /// What names the record's newest commit.
+    /// Path of the mark, which names the record's newest commit.
     #[must_use]
     pub fn mark(&self) -> PathBuf {
         self.0.join("store.mark")
     }
 
-    /// Where the coordinator listens; news, not a record.
+    /// File with the coordinator's address; informational.
     #[must_use]
     pub fn listening(&self) -> PathBuf {
         self.0.join("listening.json")
     }
 
-    /// A copy of the record on its way out.
+    /// Path of an outgoing copy of the record.
     #[must_use]
     pub fn outgoing(&self) -> PathBuf {
         self.0.join("backup.outgoing")

@@ -1,4 +1,4 @@
-//! Facts -> the documents people read (`proto/src/resource.rs`). PURE. The Fleet service sends them.
+//! Builds the documents that people read (`proto/src/resource.rs`) from the facts. PURE. The Fleet service sends them.
 
 mod backups;
 mod cluster;
@@ -39,7 +39,7 @@ use crate::{
     },
 };
 
-/// Unix milliseconds as people and JSON have them. A clock beyond the year 9999 shows as the epoch.
+/// Unix milliseconds as a timestamp. A clock beyond the year 9999 shows as the epoch.
 fn at(ms: u64) -> Timestamp {
     i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
@@ -54,14 +54,14 @@ fn since(blocked: Option<Blocked>, noted: Option<(Reason, u64)>, now: Now) -> Op
     Some(BlockedSince { since: at(noted), blocked })
 }
 
-/// Every cluster, or those that `wanted` lets through.
+/// Every cluster that `wanted` accepts.
 #[must_use]
 pub fn clusters(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Cluster> {
     surveys(facts, wanted, limits, now).iter().map(|survey| cluster::document(survey, now)).collect()
 }
 
-/// Every machine of the clusters that `wanted` lets through, without what its items have said: a thousand machines with
-/// all of that are more than anybody could read, or musterctl take.
+/// Every machine of the clusters that `wanted` accepts; output and results of items are omitted. Those of a thousand
+/// machines would be too much for a reader or for musterctl.
 #[must_use]
 pub fn machines(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Machine> {
     surveys(facts, wanted, limits, now)
@@ -70,8 +70,7 @@ pub fn machines(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
         .collect()
 }
 
-/// The machine of this name, with the output and the results of its items; none if it is of no cluster that `wanted`
-/// lets through.
+/// The machine of this name, with output and results of its items, if `wanted` accepts its cluster.
 #[must_use]
 pub fn machine_named(
     facts: &Facts,
@@ -92,7 +91,7 @@ pub fn machine_named(
     Some(found)
 }
 
-/// Every rollout of the clusters that `wanted` lets through, in the order in which they began.
+/// Every rollout of the clusters that `wanted` accepts, in order of their start.
 #[must_use]
 pub fn rollouts(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Rollout> {
     let mut rollouts: Vec<Rollout> = surveys(facts, wanted, limits, now)
@@ -106,13 +105,14 @@ pub fn rollouts(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
     rollouts
 }
 
-/// Every join token of the clusters that `wanted` lets through.
+/// Every join token of the clusters that `wanted` accepts.
 #[must_use]
 pub fn tokens(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, now: Now) -> Vec<Token> {
     facts.tokens.values().filter(|row| wanted(&row.cluster)).map(|row| token(row, now)).collect()
 }
 
-/// Everybody's certificates, by role and name, oldest first: two of one name may be for different clusters.
+/// All certificates of people and programs, by role and name, oldest first: two of one name may be for different
+/// clusters.
 #[must_use]
 pub fn credentials(facts: &Facts, now: Now) -> Vec<Credential> {
     let of = |row: &Arc<CredentialRow>| -> Vec<Credential> {
@@ -121,8 +121,8 @@ pub fn credentials(facts: &Facts, now: Now) -> Vec<Credential> {
     facts.credentials.values().flat_map(of).collect()
 }
 
-/// Every secret of the clusters that `wanted` lets through, and those that are shared with one of them; if `all`, those
-/// that are shared with none too. Without values, and without a word of other clusters.
+/// Secrets of the clusters that `wanted` accepts, and those shared with one of them; with `all`, all shared ones.
+/// Values and other clusters are omitted.
 #[must_use]
 pub fn secrets(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, all: bool) -> Vec<Secret> {
     let seen = |row: &&Arc<SecretRow>| {
@@ -132,14 +132,14 @@ pub fn secrets(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, all: bool) 
     facts.secrets.values().filter(seen).map(|row| secret(facts, row, &wanted)).collect()
 }
 
-/// The audit record, in the order in which it was written: of one cluster, or all of it.
+/// The audit record of one cluster or of all, in the order in which it was written.
 #[must_use]
 pub fn audit(facts: &Facts, only: Option<&ClusterName>) -> Vec<Audit> {
     let wanted = |row: &&&Arc<AuditRow>| only.is_none_or(|only| row.scope.cluster.as_ref() == Some(only));
     facts.audit_lines().iter().filter(wanted).map(|row| audit_line(row)).collect()
 }
 
-/// Every chain of the audit record: those that it lists, and any other that it holds.
+/// Every chain of the audit record, listed or merely present.
 #[must_use]
 pub fn audit_chains(facts: &Facts) -> Vec<AuditChain> {
     let scopes: BTreeSet<&AuditScope> = facts.meta.audit_chains.iter().chain(facts.audit.keys()).collect();
@@ -160,7 +160,7 @@ fn audit_chain(scope: &AuditScope, chain: Option<&facts::AuditChain>) -> AuditCh
     }
 }
 
-/// Who goes when in a cluster. None if there is no such cluster.
+/// The plan of a cluster, if it exists: the order of its machines.
 #[must_use]
 pub fn plan(facts: &Facts, cluster: &ClusterName, options: &Options, limits: &Limits, now: Now) -> Option<Plan> {
     let survey = Survey::of(facts, cluster, limits, now)?;
@@ -219,12 +219,12 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
     }
 }
 
-/// Is it missed? Overdue is the better word for one that was asked to reboot.
+/// Is it lost? A machine that was asked to reboot is overdue instead.
 fn is_lost(position: &Position<'_>) -> bool {
     position.lost && position.rebooting.is_none() && !position.in_maintenance()
 }
 
-/// Does nobody know what became of an item of it?
+/// Is the outcome of one of its items unknown?
 fn is_indeterminate(position: &Position<'_>) -> bool {
     matches!(position.trouble(), Some(Progress::Held(_)))
 }
@@ -271,7 +271,7 @@ fn item_plans(position: &Position<'_>) -> Vec<ItemPlan> {
     position.items.unwrap_or_default().iter().map(plan).collect()
 }
 
-/// Without its output and its result.
+/// Status of an item; output and result are left out.
 fn item_status(status: &ItemStatus) -> StateItemStatus {
     let (state, exit_code) = match status.state {
         ItemState::Running => ("Running", None),

@@ -1,5 +1,5 @@
 //! The loop around the core, and the only writer of the store: drain the inbox, step once, commit once, perform. It
-//! runs in a thread of its own, because a commit waits for the disk.
+//! runs in its own thread, because a commit waits for the disk.
 
 use std::{
     sync::Arc,
@@ -22,36 +22,36 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// Inputs taken into one step, and so into one commit.
+/// Most inputs of one step, and so of one commit.
 const INPUTS_PER_STEP_MAX: usize = 1024;
-/// Inputs waiting; a sender beyond that waits.
+/// Most inputs queued; further senders wait.
 const INBOX_MAX: usize = 8192;
-/// Longest time for which inputs that nobody waits for wait themselves: where fifty machines start at one time, their
-/// words of it are a few steps, not a hundred, beside those that free a slot.
+/// Longest delay of inputs that no caller waits for. When fifty machines start at once, their reports then take a few
+/// steps instead of a hundred, beside those that free a slot.
 const GATHER: Duration = Duration::from_millis(10);
-/// What readers see of signs of life is at most so old. A thousand machines give a hundred a second, and each time the
-/// facts would be copied and every reader be woken.
+/// Longest delay until readers see heartbeats. A thousand machines send a hundred a second, and each publication copies
+/// the facts and wakes every reader.
 const PUBLISH_QUIET_AFTER: Duration = Duration::from_secs(1);
-/// Debug builds compare memory and store after so many steps.
+/// Debug builds compare memory and store after this many steps.
 #[cfg(debug_assertions)]
 const STEPS_PER_CHECK: u64 = 64;
 
-/// Why the engine stopped, or an input was not taken.
+/// Why the engine stopped, or an input failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The core did not take it.
+    /// The core refused it.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The engine has ended: the process is about to.
+    /// The engine has ended, and so will the process.
     #[error("the coordinator is shutting down")]
     Stopped,
-    /// The store failed. The process must end: what is durable is known only after a fresh load.
+    /// The store failed. The process must end: only a fresh load shows what is durable.
     #[error("the store failed, which ends the coordinator; start it again once this is mended")]
     Store(#[from] StoreError),
-    /// The store holds what nobody understands.
+    /// The store contains unreadable rows.
     #[error("the store cannot be read")]
     Row(#[from] RowError),
-    /// The system gave no thread or runtime.
+    /// The system refused a thread or runtime.
     #[error("cannot start the engine's thread")]
     Thread(#[source] std::io::Error),
     /// Memory and store differ: a bug.
@@ -59,9 +59,9 @@ pub enum EngineError {
     Diverged,
 }
 
-/// Who performs effects: the sessions. Must not block.
+/// Performs effects: the sessions. Must not block.
 pub trait Outbox: Send + 'static {
-    /// Performs one effect.
+    /// Perform one effect.
     fn perform(&self, effect: Effect);
 }
 
@@ -70,7 +70,7 @@ struct Envelope {
     answer: Option<oneshot::Sender<Result<Reply, Refusal>>>,
 }
 
-/// A way to the engine. Cheap to clone.
+/// A handle on the engine, cheap to clone.
 #[derive(Clone)]
 pub struct EngineHandle {
     inbox: mpsc::Sender<Envelope>,
@@ -81,7 +81,7 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Gives an input to the engine, and returns its answer once everything it changed is durable.
+    /// Submit an input, and return its answer once everything it changed is durable.
     ///
     /// # Errors
     /// [`EngineError::Refused`] with the reason; [`EngineError::Stopped`].
@@ -92,7 +92,7 @@ impl EngineHandle {
         Ok(answered.await.map_err(|_| EngineError::Stopped)??)
     }
 
-    /// Gives an input to the engine and does not wait for its answer.
+    /// Submit an input; ignore its answer.
     ///
     /// # Errors
     /// [`EngineError::Stopped`].
@@ -100,31 +100,31 @@ impl EngineHandle {
         self.inbox.send(Envelope { input, answer: None }).await.map_err(|_| EngineError::Stopped)
     }
 
-    /// The facts as last committed.
+    /// The last committed facts.
     #[must_use]
     pub fn facts(&self) -> Arc<Facts> {
         Arc::clone(&self.facts.borrow())
     }
 
-    /// The facts, and word of every change.
+    /// The facts, with a notification of every change.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<Facts>> {
         self.facts.clone()
     }
 
-    /// What may be set.
+    /// The configured limits.
     #[must_use]
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What proves that an agent was told something.
+    /// The key that proves what agents were told.
     #[must_use]
     pub const fn proof_key(&self) -> &ProofKey {
         &self.proof_key
     }
 
-    /// The engine's time: views of the facts must use the same.
+    /// The engine's time, which views of the facts must also use.
     #[must_use]
     pub fn now(&self) -> Now {
         self.clock.now()
@@ -145,11 +145,11 @@ impl Clock {
     }
 }
 
-/// Loads the record, takes the next epoch, and starts the loop. The loop ends when every handle is gone, or with an
+/// Load the record, take the next epoch, and start the loop. The loop ends when every handle is dropped, or with an
 /// error, after which the process must end too.
 ///
 /// # Errors
-/// [`EngineError`] if the record cannot be loaded, or the start not be made durable.
+/// [`EngineError`] if loading the record or committing the start fails.
 pub fn start(
     mut store: impl Store + 'static,
     outbox: impl Outbox,
@@ -172,7 +172,7 @@ pub fn start(
     Ok((EngineHandle { inbox, facts, limits, proof_key, clock }, thread))
 }
 
-/// Lets more inputs come to a batch in which nothing is in a hurry, until time alone makes a step due.
+/// Add inputs while the batch contains only patient ones, until a step becomes due by time.
 async fn gather(inputs: &mut mpsc::Receiver<Envelope>, batch: &mut Vec<Envelope>, due: Instant) {
     let until = (Instant::now() + GATHER).min(due).into();
     let mut looked_at = 0;
@@ -186,7 +186,7 @@ async fn gather(inputs: &mut mpsc::Receiver<Envelope>, batch: &mut Vec<Envelope>
     }
 }
 
-/// Starts nothing, frees nothing, and keeps nobody but its sender waiting.
+/// May this input wait? True if it neither starts nor frees anything, and delays only its sender.
 fn may_wait(input: &Input) -> bool {
     match input {
         Input::Heard { .. } | Input::Progress { .. } | Input::Answer { refused: None, .. } => true,
@@ -200,7 +200,7 @@ struct Engine<S, O> {
     store: S,
     outbox: O,
     publish: watch::Sender<Arc<Facts>>,
-    /// When readers get what quiet steps have changed. None: they have everything.
+    /// Time at which readers get the changes of quiet steps. None: they are up to date.
     publish_at: Option<Instant>,
     clock: Clock,
     watchdog: Watchdog,
@@ -268,14 +268,14 @@ impl<S: Store, O: Outbox> Engine<S, O> {
         }
         for (answer, result) in answers.into_iter().zip(results) {
             if let Some(answer) = answer {
-                // Nobody waits any more: his connection is gone. What he wished is done all the same.
+                // The caller disconnected; the request was applied.
                 drop(answer.send(result));
             }
         }
         Ok(())
     }
 
-    /// Shows readers the facts as they are now.
+    /// Publish the current facts to readers.
     fn publish(&mut self) {
         self.publish.send_replace(Arc::new(self.core.facts().clone()));
         self.publish_at = None;

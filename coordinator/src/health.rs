@@ -1,6 +1,5 @@
-//! Whether a coordinator does its work: where it listens is written down in its state directory, and
-//! `muster-coordinator health` knocks there. A container's health check calls it, on the machine or in the container
-//! of the coordinator.
+//! Health of a coordinator: its address is in its state directory, and `muster-coordinator health` connects there. A
+//! container's health check calls it, on the coordinator's machine or in its container.
 
 use std::{
     fs, io,
@@ -16,22 +15,22 @@ use crate::{
     pki::{KeyCheck, KeyFileError, StateKey},
 };
 
-/// Where a coordinator listens. News, not a record: each start writes it anew.
+/// Where a coordinator listens. Informational: each start rewrites it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Listening {
-    /// What its socket is bound to.
+    /// Address of its socket.
     pub address: SocketAddr,
-    /// SHA-256 of its CA's public key info, so that nobody else can answer for it.
+    /// SHA-256 of its CA's public key info, which authenticates it.
     pub ca_pin: [u8; 32],
-    /// Opens with the key of the record, and with no other.
+    /// Opens only with the record's key.
     pub key_check: KeyCheck,
-    /// Where its key was read. None: systemd handed it over, and the file is elsewhere.
+    /// Path from which its key was read. None: systemd passed it on, and the file is elsewhere.
     pub key_file: Option<PathBuf>,
 }
 
 impl Listening {
-    /// What the coordinator of that state directory has written down.
+    /// Read what the coordinator of that state directory has written.
     ///
     /// # Errors
     /// [`HealthError::NeverListened`].
@@ -42,7 +41,7 @@ impl Listening {
         serde_json::from_str(&text).map_err(|fault| error(fault.into()))
     }
 
-    /// Does the key that the next start reads open the record? `named`: the file, where that is said.
+    /// Check that the key of the next start opens the record. `named`: the key file, if given.
     ///
     /// # Errors
     /// [`HealthError::KeyLost`].
@@ -57,28 +56,28 @@ impl Listening {
     }
 }
 
-/// Why a coordinator is not healthy.
+/// Why a coordinator is unhealthy.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// It has not got so far as to listen.
+    /// It has not started to listen yet.
     #[error("cannot read {}, where a coordinator says that it listens; {}", path.display(), where_to_look(source))]
     NeverListened {
-        /// The file that says where.
+        /// Path of the file with its address.
         path: PathBuf,
-        /// Why it cannot be read.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// Nobody answers, or somebody else does.
+    /// It is silent, or another program answers.
     #[error("it does not answer; systemctl status muster-coordinator")]
     Connect(#[from] ConnectError),
-    /// It goes on with the key that it has read, and the next start would fail.
+    /// It continues with the key in memory, but the next start would fail.
     #[error(
         "the coordinator runs, but its next start would fail, and no backup could be opened: do not stop it before \
          the copy of the key file that was kept is back in its place (--key-file names another)"
     )]
     KeyLost(#[source] KeyFileError),
-    /// No connection can even be tried.
+    /// The connection could not be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -93,27 +92,27 @@ fn where_to_look(source: &io::Error) -> &'static str {
 }
 
 impl Listening {
-    /// Writes it down, whole or not at all.
+    /// Write the file atomically.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn write(&self, state_dir: &StateDir) -> io::Result<()> {
         replace(&state_dir.listening(), &serde_json::to_string(self).map_err(io::Error::other)?)
     }
 
-    /// Where one knocks: an address that stands for all of the machine's is reached by loopback.
+    /// Address to connect to: loopback if the socket is bound to a wildcard.
     fn reachable_at(&self) -> SocketAddr {
         let ip = self.address.ip();
-        // [::] is of both families, and many a container has no loopback of IPv6.
+        // [::] covers both families, and many containers lack the IPv6 loopback.
         let ip = if ip.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { ip };
         SocketAddr::new(ip, self.address.port())
     }
 }
 
-/// Writes a file that others wait for: whole or not at all.
+/// Write a file that other processes wait for, atomically.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn replace(path: &Path, line: &str) -> io::Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
@@ -121,11 +120,11 @@ pub fn replace(path: &Path, line: &str) -> io::Result<()> {
     fs::rename(&part, path)
 }
 
-/// Makes one connection to the coordinator of that state directory, as an agent would: TCP, TLS, HTTP/2. Then looks
-/// whether the next start has its key. Returns where it answered.
+/// Connect once to the coordinator of that state directory, as an agent does: TCP, TLS, HTTP/2. Then check that the
+/// next start has its key. Return the address that answered.
 ///
 /// # Errors
-/// [`HealthError`]: it is not healthy.
+/// [`HealthError`]: it is unhealthy.
 pub async fn probe(state_dir: &StateDir, key_file: Option<&Path>) -> Result<SocketAddr, HealthError> {
     let listening = Listening::read(state_dir)?;
     let address = listening.reachable_at();

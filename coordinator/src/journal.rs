@@ -1,12 +1,12 @@
-//! The audit record as the log has it, for whoever keeps the journal elsewhere: every line, as soon as it is durable
-//! and before its operator is answered. It is in the log at every level (`proto/src/daemon/logging.rs`). A process may
-//! be killed in between: so the next one writes the lines of the newest batch again before it makes another.
+//! Copies the audit record to the log, for operators who store the journal elsewhere: every line, once it is durable
+//! and before its operator is answered. It is logged at every level (`proto/src/daemon/logging.rs`). A process may be
+//! killed in between, so the next one writes the newest batch's lines again before it makes another batch.
 
 use muster_proto::daemon::logging::AUDIT_TARGET;
 
 use crate::facts::{AuditRow, Facts};
 
-/// Writes one line. A line that was counted up comes again, under the same numbers and with another hash.
+/// Write one line. A line whose count rose is written again, under the same numbers and with another hash.
 pub(crate) fn audit(line: &AuditRow) {
     let AuditRow { scope, number, seq, times, actor, action, object, message, previous, hash, .. } = line;
     tracing::info!(
@@ -16,12 +16,12 @@ pub(crate) fn audit(line: &AuditRow) {
     );
 }
 
-/// Writes the lines of the newest batch again, for whoever made it durable may have been killed before they were here.
+/// Write the newest batch's lines again: the process that committed it may have been killed before.
 pub(crate) fn catch_up(facts: &Facts) {
     facts.audit_lines_of_newest_batch().into_iter().for_each(|line| audit(line));
 }
 
-/// Says where the record goes on from.
+/// Write where the record continues.
 pub(crate) fn audit_goes_on(facts: &Facts) {
     for gap in facts.verify_audit().err().into_iter().flatten() {
         tracing::error!(
@@ -57,7 +57,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::facts::{AuditObject, Draft};
 
-    /// Keeps what the audit record's lines say, and under which numbers.
+    /// Collects the text and numbers of the audit record's lines.
     #[derive(Clone, Default)]
     struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -105,7 +105,7 @@ pub(crate) mod tests {
         fn exit(&self, _: &span::Id) {}
     }
 
-    /// What goes to the journal while this is done: number and text of each line.
+    /// Run `act`, and return the journal's lines meanwhile, with number and text.
     pub(crate) fn told_by<T>(act: impl FnOnce() -> T) -> (T, Vec<String>) {
         let told = Told::default();
         let done = tracing::subscriber::with_default(told.clone(), act);
@@ -113,8 +113,8 @@ pub(crate) mod tests {
         (done, lines)
     }
 
-    /// A process that is killed right after its commit has told nothing of it. Of every batch but the newest the lines
-    /// are there, or the next would not have been made.
+    /// A process killed right after its commit leaves that batch out of the log. All earlier batches are there: each is
+    /// a condition of the next.
     #[test]
     fn lines_of_newest_batch_are_told_again() {
         let mut facts = Facts::default();
@@ -123,7 +123,7 @@ pub(crate) mod tests {
             for message in batch {
                 draft.audit("operator/anna", "annotate", AuditObject::Store, message, 0);
             }
-            // What changes nothing of the record is no batch of it.
+            // A change outside the audit record leaves its newest batch as it is.
             drop(draft);
             Draft::new(&mut facts).next_revision();
         }

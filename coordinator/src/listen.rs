@@ -1,4 +1,4 @@
-//! The socket on which agents and operators connect. `[::]` stands for every address of this machine, of both families.
+//! The socket for agents and operators. `[::]` means every address of this machine, of both families.
 
 use std::{
     io,
@@ -11,19 +11,19 @@ use nix::{
 };
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Connections that wait in the kernel to be accepted: a fleet that comes back at once, which would wait a second if
-/// its first packets were dropped. The system may have a lower limit (net.core.somaxconn).
+/// Most connections that wait in the kernel to be accepted: a whole fleet may reconnect at once, and a dropped first
+/// packet costs a second. The system may have a lower limit (net.core.somaxconn).
 const BACKLOG: u32 = 4096;
 
-/// Listens on `ADDRESS:PORT`: the first address of that name which can be listened on.
+/// Listen on `ADDRESS:PORT`: the first usable address of that name.
 ///
 /// # Errors
-/// What the system says, of the last one.
+/// The system's error for the last one.
 pub async fn listen(address: &str) -> io::Result<TcpListener> {
     let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in tokio::net::lookup_host(address).await? {
         outcome = match listen_on(address) {
-            // A kernel without IPv6: what is left of all its addresses.
+            // The kernel lacks IPv6: use all its IPv4 addresses.
             Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && is_without_ipv6(&error) => {
                 listen_on(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port()))
             }
@@ -45,11 +45,11 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
         TcpSocket::new_v4()?
     } else {
         let socket = TcpSocket::new_v6()?;
-        // Whatever the system's default is (net.ipv6.bindv6only).
+        // Override the system's default (net.ipv6.bindv6only).
         setsockopt(&socket, Ipv6V6Only, &false)?;
         socket
     };
-    // A restart need not wait until the kernel has forgotten the connections of before.
+    // Let a restart bind while the kernel still keeps old connections.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -68,7 +68,7 @@ mod tests {
         let ipv4 = SocketAddr::from((Ipv4Addr::LOCALHOST, bound.port()));
         TcpStream::connect(ipv4).await.expect("by IPv4");
         let ipv6 = SocketAddr::from((Ipv6Addr::LOCALHOST, bound.port()));
-        // A machine may have IPv6 and no such address, as many a container.
+        // A machine may support IPv6 but lack such an address, as many containers do.
         if bound.is_ipv6()
             && let Err(error) = TcpStream::connect(ipv6).await
         {

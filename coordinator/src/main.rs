@@ -1,5 +1,5 @@
-//! `muster-coordinator`: the daemon, and what is done before and beside it. Reads the command line, says what went
-//! wrong, sets the exit code.
+//! `muster-coordinator`: the daemon, and the commands before and beside it. Parses the command line, prints errors,
+//! sets the exit code.
 
 mod run;
 
@@ -29,13 +29,13 @@ use muster_proto::{
 
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
-/// Realm of a new CA, unless told otherwise.
+/// Default realm of a new CA.
 const TRUST_DOMAIN_DEFAULT: &str = "muster.internal";
-/// Where operators reach it, unless told otherwise.
+/// Default address for operators.
 const ADDRESS_DEFAULT: &str = "localhost:7443";
-/// Whose journal the audit record is in.
+/// Systemd unit whose journal has the audit record.
 const UNIT: &str = "muster-coordinator.service";
-/// Where musterctl looks, below the home directory.
+/// Default path of musterctl's configuration, below the home directory.
 const MUSTERCTL_CONFIG: &str = ".config/muster/config.toml";
 
 /// Muster's coordinator: decides who may go when, and holds the record.
@@ -214,7 +214,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A word on the command line that is not what it should be.
+/// An invalid word on the command line.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct BadInput(String);
@@ -288,7 +288,7 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever names another port than the usual one means it to be listened on.
+/// The option for a non-default port: an operator who names one expects the coordinator to listen on it.
 fn listen_option(host: &str, port: u16) -> String {
     let only_here = ip_of(host).is_some_and(|ip| ip.is_loopback());
     match host {
@@ -299,7 +299,7 @@ fn listen_option(host: &str, port: u16) -> String {
     }
 }
 
-/// The two parts of an address that others connect to.
+/// The two parts of an address that others can connect to.
 fn reachable(address: &str) -> Result<(&str, u16), BadInput> {
     let (host, port) = host_and_port(address).map_err(|fault| BadInput(format!("address {address}: {fault}")))?;
     if ip_of(host).is_some_and(|ip| ip.is_unspecified()) {
@@ -323,7 +323,7 @@ fn run_daemon(args: RunArgs) -> anyhow::Result<()> {
     outcome
 }
 
-/// Time for what still runs when everything is over.
+/// Timeout for remaining tasks at the end.
 const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 async fn credentials(args: CredentialsArgs) -> anyhow::Result<()> {
@@ -399,7 +399,7 @@ async fn backup(args: BackupArgs) -> anyhow::Result<()> {
     if !dir.is_dir() {
         return Err(BadInput(format!("{} is no directory; name a new file in one that is there", dir.display())).into());
     }
-    // A copy that no key opens is none.
+    // A copy is useless if its key is lost.
     let key_file = args.key.key_file.as_deref();
     if let Some(running) = AdminClient::connect(&state_dir)? {
         Listening::read(&state_dir)?.check_key(key_file)?;
@@ -413,14 +413,14 @@ async fn backup(args: BackupArgs) -> anyhow::Result<()> {
         let store = EmbeddedStore::open(&state_dir.store())?;
         Ca::load(&store.load()?, &StateKey::read(key_file.unwrap_or(Path::new(KEY_FILE_DEFAULT)))?)?;
         if to_stdout {
-            // We hold the store's lock: no other process makes a copy now.
+            // We hold the store's lock, so this is the only process that makes a copy now.
             let mut copy = outgoing_copy(&state_dir, &store)?;
             io::copy(&mut copy, &mut io::stdout()).context("cannot write to stdout")?;
         } else {
             store.backup(&args.file)?;
         }
     }
-    // Nothing but the copy goes to standard output.
+    // Standard output contains only the copy.
     if !to_stdout {
         say(&format!(
             "The record is copied to {}\nIt opens only with the key file.\nTo restore: stop the coordinator, copy it \
@@ -449,7 +449,7 @@ fn recover_record(args: &RecoverArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is recorded without a coordinator that runs goes to its journal all the same.
+/// Send audit lines to the journal also while the coordinator is stopped.
 fn audit_to_journal() {
     muster_proto::daemon::logging::init_beside(UNIT);
 }
@@ -463,12 +463,12 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Says what was done. It is done, whoever can be told.
+/// Report a completed action, which counts even if the report fails.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
 }
 
-/// Shows what was asked for. Whoever reads it may have seen enough, as `head` has.
+/// Print the requested output. Its reader may close the pipe early, as `head` does.
 fn answer(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{}", text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
@@ -476,7 +476,7 @@ fn answer(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Shows an error. Where nobody can see it, the exit code is left.
+/// Print an error. If that fails, the exit code remains.
 fn complain(error: &anyhow::Error) {
     let _ = writeln!(io::stderr(), "muster-coordinator: {}", printable_lines(&format!("{error:#}")));
 }

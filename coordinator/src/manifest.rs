@@ -1,5 +1,5 @@
-//! YAML text -> specs, with line, column and path for every fault. Called by the Fleet service for `apply` (dry runs
-//! included). Pure: it reads nothing but its arguments and changes nothing; the same text always gives the same answer.
+//! Parses YAML text into specs, with line, column and path forevery fault. The Fleet service calls it for `apply` (dry
+//! runs included). Pure: it depends only on its arguments; the same text always gives the same answer.
 
 mod backup;
 mod cluster;
@@ -42,25 +42,25 @@ use crate::facts::SecretId;
 
 /// The one `apiVersion` of this release.
 pub const API_VERSION: &str = "muster/v1alpha1";
-/// Longest text of all sources together (reliability.md, "Bad input").
+/// Largest total size of all sources (reliability.md, "Bad input").
 pub const TEXT_ALL_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Most annotations of one document, keys and values together: what Kubernetes takes for a node.
+/// Largest total size of one document's annotations, keys and values: Kubernetes's limit for a node.
 pub const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 /// Longest prefix of an annotation's key, before the `/` (Kubernetes).
 const ANNOTATION_PREFIX_BYTES_MAX: usize = 253;
 /// Longest name in an annotation's key (Kubernetes).
 const ANNOTATION_NAME_BYTES_MAX: usize = 63;
-/// What keys of annotations look like.
+/// Format of annotation keys, for messages.
 pub const ANNOTATION_KEY: &str = "name or prefix/name of letters, digits, '.', '_' and '-', up to 63 and 253 bytes";
 
 const DOCUMENT: Fields = Fields { known: &["apiVersion", "kind", "metadata", "spec"], later: &[] };
 const METADATA: Fields = Fields { known: &["name", "annotations"], later: &["labels"] };
 const KINDS: Fields = Fields { known: &["Cluster", "Machine"], later: &["Release"] };
 
-/// One file, or whatever else the operator gave a text by.
+/// A file, or another origin of a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// As the operator named it, for messages.
+    /// Name given by the operator, for messages.
     pub name: &'a str,
     /// YAML, one document or several.
     pub text: &'a str,
@@ -69,34 +69,34 @@ pub struct Source<'a> {
 /// Free notes on a cluster or machine.
 pub type Annotations = BTreeMap<String, String>;
 
-/// What the sources want, free of faults.
+/// Content of the sources, free of faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// The clusters.
     pub clusters: BTreeMap<ClusterName, (ClusterSpec, Annotations)>,
-    /// The machines that were declared by name.
+    /// The declared machines.
     pub machines: BTreeMap<MachineName, (MachineSpec, Annotations)>,
 }
 
-/// A document whose kind is known.
+/// A document of a known kind.
 struct Document<'n> {
     file: usize,
     root: Map<'n>,
 }
 
-/// What could be read of the documents of one kind, by name.
+/// Readable parts of the documents of one kind, by name.
 type Found<N, S> = BTreeMap<N, (Option<S>, Option<Annotations>)>;
 
-/// What is recorded already, for documents that refer to it.
+/// Recorded objects that documents may refer to.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Clusters, with their newest specs.
     pub clusters: BTreeMap<ClusterName, ClusterSpec>,
-    /// The secrets that items of each cluster may refer to: its own, and those that are shared with it.
+    /// The secrets that items of each cluster may refer to: its own, and those shared with it.
     pub secrets: BTreeSet<SecretId>,
 }
 
-/// Reads all sources as one manifest; their order means nothing.
+/// Parse all sources as one manifest, independent of their order.
 ///
 /// # Errors
 /// Every fault found, in the order of the text; at most [`FAULTS_MAX`] and one that counts the rest.
@@ -104,7 +104,7 @@ pub fn parse(sources: &[Source<'_>], known: &Known) -> Result<Manifest, Vec<Faul
     parse_with(sources, known, &[])
 }
 
-/// The same, with schemas that the `vars` of items are checked against.
+/// The same, with schemas for the `vars` of items.
 ///
 /// # Errors
 /// As [`parse`].
@@ -138,7 +138,7 @@ pub fn parse_with(sources: &[Source<'_>], known: &Known, given: &[GivenSchema<'_
     Ok(Manifest { clusters: faultless(declared), machines: faultless(machines) })
 }
 
-/// A schema that is for no item is mistyped.
+/// A schema that applies to no item has a mistyped name.
 fn schemas_are_used(schemas: &Schemas<'_>, declared: &Found<ClusterName, ClusterSpec>, faults: &mut Faults<'_>) {
     let specs = declared.values().filter_map(|(spec, _)| spec.as_ref());
     let names: BTreeSet<&str> = specs
@@ -154,7 +154,7 @@ fn schemas_are_used(schemas: &Schemas<'_>, declared: &Found<ClusterName, Cluster
     }
 }
 
-/// The documents of all sources, with the number of their source. `None` = one that could not be read.
+/// The documents of all sources, with the number of their source. `None` = unreadable.
 fn trees<'s>(sources: &[Source<'s>], faults: &mut Faults<'_>) -> Vec<(usize, Option<Node<'s>>)> {
     let mut trees = Vec::new();
     let mut nodes = 0;
@@ -196,7 +196,7 @@ enum Kind {
     Machine,
 }
 
-/// What a document is; `None` = its head has faults.
+/// Kind of a document; `None` = its head has faults.
 fn kind_of<'n>(tree: &'n Node<'n>, faults: &mut Faults<'_>) -> Option<(Kind, Map<'n>)> {
     let root = Spot::root(tree).map(faults, &DOCUMENT)?;
     let version = root.required_of(faults, "apiVersion", &[API_VERSION]).and_then(|spot| {
@@ -258,12 +258,12 @@ where
     found
 }
 
-/// What was read without a fault.
+/// The faultless parts.
 fn faultless<N: Ord, S>(found: Found<N, S>) -> BTreeMap<N, (S, Annotations)> {
     found.into_iter().filter_map(|(name, (spec, annotations))| Some((name, (spec?, annotations?)))).collect()
 }
 
-/// `metadata.annotations`. Values may hold anything, so no message repeats one.
+/// `metadata.annotations`. Values may be sensitive and stay out of messages.
 fn annotations(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Annotations> {
     let before = faults.count();
     let mut all = Annotations::new();
@@ -283,7 +283,7 @@ fn annotations(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Annotations> 
     (faults.count() == before).then_some(all)
 }
 
-/// Is it a key that an annotation can have? What they look like: [`ANNOTATION_KEY`].
+/// Is it a valid annotation key? Its format: [`ANNOTATION_KEY`].
 #[must_use]
 pub fn is_annotation_key(key: &str) -> bool {
     let fits = |part: &str, bytes_max: usize| {

@@ -1,5 +1,5 @@
-//! The certificate authority: who may speak for whom. It signs what the servers have decided to sign, and keeps no
-//! account of it. Its key lies in the store, sealed with a key file that lies elsewhere (`key_file.rs`).
+//! The certificate authority. It signs what the servers have decided to sign; it keeps no list of it. Its key is in the
+//! store, sealed with a key file outside it (`key_file.rs`).
 
 mod key_file;
 mod peer;
@@ -31,56 +31,56 @@ pub use request::{RequestError, public_key, signed_by};
 pub use token::{NewToken, Token};
 pub use vault::{Vault, VaultError};
 
-/// Life of the CA.
+/// Lifetime of the CA.
 pub const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// Life of the coordinator's own certificate. It makes a new one in good time, by itself.
+/// Lifetime of the coordinator's own certificate, which is renewed automatically.
 pub const SERVER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Life of an agent's certificate, unless the command line says otherwise.
+/// Default lifetime of an agent's certificate.
 pub const AGENT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Life of the certificate of an operator, a viewer or a controller.
+/// Lifetime of the certificate of an operator, a viewer or a controller.
 pub const PERSON_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// A certificate is valid from a little before it was made: not every clock is right.
+/// A certificate is valid from a little before its issue: clocks differ.
 const CLOCK_SLACK: Duration = Duration::from_secs(3600);
-/// Of a serial number: random, so nobody counts ours, and positive in DER.
+/// Length of a serial number: random, so the number of certificates stays unknown, and positive in DER.
 const SERIAL_BYTES: usize = 16;
-/// What the CA's key is sealed for.
+/// Purpose of the sealed CA key.
 const KEY_PURPOSE: &[u8] = b"muster ca key v1";
-/// What a key is derived from the CA's for.
+/// Purpose of the proof key that is derived from the CA's key.
 const PROOF_PURPOSE: &[u8] = b"muster proof key v1";
 const CERTIFICATE_KEY: &str = "ca-certificate";
 const SEALED_KEY_KEY: &str = "ca-key";
 
-/// What the CA failed at.
+/// Why the CA failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    /// A key or a certificate cannot be made.
+    /// Creating a key or a certificate failed.
     #[error("cannot make {what}")]
     Make {
-        /// What was to be made.
+        /// The object to create.
         what: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         source: rcgen::Error,
     },
-    /// The store has no CA.
+    /// The store lacks a CA.
     #[error("the store holds no certificate authority; `muster-coordinator init` makes one in a new state directory")]
     Missing,
-    /// What the store holds is not what we wrote.
+    /// The stored CA differs from what was written.
     #[error("the certificate authority in the store is damaged: {problem}; restore a backup")]
     Damaged {
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// The key file does not open the CA's key.
+    /// The key file is the wrong one for the CA's key.
     #[error("the key file is not the one this state directory was made with; name that one with --key-file")]
     WrongKeyFile,
-    /// The system has no randomness.
+    /// The system lacks randomness.
     #[error("no random bytes from the system")]
     Random,
-    /// No key can be derived from the CA's.
+    /// Deriving a key from the CA's key failed.
     #[error("no key can be derived from the CA's key")]
     Derive,
-    /// TLS does not take our own certificate.
+    /// TLS rejects our own certificate.
     #[error("the coordinator's certificate is unusable")]
     Tls(#[source] rustls::Error),
 }
@@ -89,22 +89,22 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// When a certificate was made that is valid from `not_before_ms`.
+/// Issue time of a certificate that is valid from `not_before_ms`.
 fn issued_at_ms(not_before_ms: u64) -> u64 {
     not_before_ms.saturating_add(millis(CLOCK_SLACK))
 }
 
-/// From when until when a certificate is valid, in Unix milliseconds.
+/// Validity period of a certificate, in Unix milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// Earliest moment.
+    /// Start.
     pub not_before_ms: u64,
-    /// Last moment.
+    /// End.
     pub not_after_ms: u64,
 }
 
 impl Validity {
-    /// From a little before `now_ms` until `lifetime` after it.
+    /// A period from a little before `now_ms` until `lifetime` after it.
     #[must_use]
     pub fn from(now_ms: u64, lifetime: Duration) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl fmt::Debug for Ca {
 }
 
 impl Ca {
-    /// A new CA.
+    /// Create a new CA.
     ///
     /// # Errors
     /// [`PkiError::Make`], [`PkiError::Random`].
@@ -155,17 +155,17 @@ impl Ca {
         })
     }
 
-    /// The rows that hold it, its key sealed.
+    /// The rows that store it, with its key sealed.
     ///
     /// # Errors
-    /// [`PkiError::Random`] if it cannot be sealed.
+    /// [`PkiError::Random`] if sealing fails.
     pub fn rows(&self, key: &StateKey) -> Result<Vec<Change>, PkiError> {
         let sealed = key.seal(KEY_PURPOSE, self.issuer.key().serialized_der()).ok_or(PkiError::Random)?;
         let put = |key: &str, value| Change::Put { table: Table::Pki, key: key.to_owned(), value };
         Ok(vec![put(CERTIFICATE_KEY, self.pem.clone().into_bytes()), put(SEALED_KEY_KEY, sealed)])
     }
 
-    /// The CA that the store holds.
+    /// Load the CA from the store.
     ///
     /// # Errors
     /// [`PkiError::Missing`], [`PkiError::WrongKeyFile`], [`PkiError::Damaged`].
@@ -192,7 +192,7 @@ impl Ca {
         Ok(Self { issuer, certificate, pem: pem.to_owned(), trust_domain })
     }
 
-    /// The same CA, signing for another trust domain: what a certificate of ours that is not for us looks like.
+    /// The same CA, signing for another trust domain: its certificates are correctly signed but foreign.
     #[cfg(test)]
     pub(crate) fn signing_for(&self, trust_domain: &TrustDomain) -> Self {
         let der = PrivatePkcs8KeyDer::from(self.issuer.key().serialized_der());
@@ -202,7 +202,7 @@ impl Ca {
         Self { issuer, certificate, pem, trust_domain: trust_domain.clone() }
     }
 
-    /// Whose CA it is.
+    /// Its trust domain.
     #[must_use]
     pub const fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain
@@ -220,14 +220,14 @@ impl Ca {
         &self.pem
     }
 
-    /// What a join token carries of it: SHA-256 of its public key info.
+    /// The pin that a join token carries: SHA-256 of its public key info.
     #[must_use]
     pub fn pin(&self) -> [u8; 32] {
         token::sha256(&self.issuer.key().subject_public_key_info())
     }
 
-    /// The key of the codes that agents show for what they were told. It follows from the CA's key, so every backup has
-    /// it, whatever key file that is sealed with; and whoever showed an agent this CA's signature had it.
+    /// The key of the codes with which agents prove what they were told. It is derived from the CA's key, so every
+    /// backup has it, whatever key file seals it. And every coordinator with this CA's signature has had it.
     ///
     /// # Errors
     /// [`PkiError::Derive`].
@@ -239,7 +239,7 @@ impl Ca {
         Ok(ProofKey::new(&bytes))
     }
 
-    /// A client's certificate for `peer`, as PEM. The caller has decided that `public_key` is the peer's.
+    /// Sign a client's certificate for `peer`, as PEM. The caller has verified that `public_key` is the peer's.
     ///
     /// # Errors
     /// [`PkiError::Make`], [`PkiError::Random`].
@@ -252,7 +252,7 @@ impl Ca {
         Ok(signed.map_err(|source| PkiError::Make { what: "a certificate", source })?.pem())
     }
 
-    /// A key and a client's certificate for it: what an operator's configuration holds.
+    /// Create a key and a client's certificate for it, as in an operator's configuration.
     ///
     /// # Errors
     /// [`PkiError::Make`], [`PkiError::Random`].
@@ -265,7 +265,8 @@ impl Ca {
         })
     }
 
-    /// A key and a certificate for the coordinator itself, with the CA behind it: who enrols finds its pin there.
+    /// Create a key and a certificate for the coordinator itself, with the CA in the chain: an enrolling agent finds
+    /// its pin there.
     ///
     /// # Errors
     /// [`PkiError::Make`], [`PkiError::Random`], [`PkiError::Tls`].
@@ -306,7 +307,7 @@ fn params(common_name: &str, names: Vec<SanType>) -> Result<CertificateParams, P
     Ok(params)
 }
 
-/// Random bytes of the system.
+/// Random bytes from the system.
 fn random<const N: usize>() -> Result<[u8; N], PkiError> {
     let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|_| PkiError::Random)?;

@@ -1,35 +1,36 @@
-//! Authentication codes over the numbers that agents are told: epochs, generations, acknowledged events. An agent shows
-//! a number with its code, and so a machine that makes numbers up is told from one that has met a newer store. PURE.
+//! Authentication codes over the numbers that agents are told: epochs, generations, acknowledged events. An agent
+//! presents a number with its code. This distinguishes a machine that invents numbers from one that has met a newer
+//! store. PURE.
 
 use std::{fmt, sync::Arc};
 
 use aws_lc_rs::hmac;
 use muster_proto::model::{AuthCode, Epoch, Generation, ItemHash, LedgerId, LedgerOrdinal, MachineId, Seq};
 
-/// Bytes of the key.
+/// Length of the key.
 pub const PROOF_KEY_BYTES: usize = 32;
 
 /// A number that one machine was told.
 #[derive(Clone, Copy, Debug)]
 pub enum Told {
-    /// Of the coordinator that welcomed it.
+    /// The epoch of the coordinator that welcomed it.
     Epoch(Epoch),
     /// A list that it was given.
     List {
-        /// Of the coordinator that gave it.
+        /// Epoch of the coordinator that sent it.
         epoch: Epoch,
         /// Its number.
         generation: Generation,
-        /// Of its content.
+        /// Digest of its content.
         digest: ItemHash,
     },
     /// An event that was acknowledged.
     Acked {
-        /// The ledger that counts.
+        /// The ledger that numbers it.
         ledger: LedgerId,
-        /// Which of the machine's it is.
+        /// Ordinal among the machine's ledgers.
         ordinal: LedgerOrdinal,
-        /// Of the coordinator that acknowledged it.
+        /// Epoch of the coordinator that acknowledged it.
         epoch: Epoch,
         /// Its number.
         seq: Seq,
@@ -47,13 +48,13 @@ impl fmt::Debug for ProofKey {
 }
 
 impl ProofKey {
-    /// The key of these bytes.
+    /// Create the key from its bytes.
     #[must_use]
     pub fn new(bytes: &[u8; PROOF_KEY_BYTES]) -> Self {
         Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)))
     }
 
-    /// The code that goes with what `machine` is told.
+    /// The code for what `machine` is told.
     #[must_use]
     pub fn code(&self, machine: MachineId, told: &Told) -> AuthCode {
         let mut code = [0; 32];
@@ -61,14 +62,14 @@ impl ProofKey {
         AuthCode::new(code)
     }
 
-    /// Was `machine` told this by a coordinator that has this key?
+    /// Was `machine` told this by a coordinator with this key?
     #[must_use]
     pub fn proves(&self, machine: MachineId, told: &Told, code: AuthCode) -> bool {
         hmac::verify(&self.0, &message(machine, told), code.bytes()).is_ok()
     }
 }
 
-/// A first byte says what follows, and every part has a fixed length: no two messages are the same bytes.
+/// The first byte is a type, and every part has a fixed length: different messages always have different bytes.
 fn message(machine: MachineId, told: &Told) -> Vec<u8> {
     let machine = machine.0.into_bytes();
     match told {

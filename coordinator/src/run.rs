@@ -1,4 +1,4 @@
-//! The daemon: everything put together, until a signal or a failure.
+//! The daemon: all parts together, until a signal or a failure.
 
 use std::{
     net::SocketAddr,
@@ -34,27 +34,27 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
-/// Fewer open files than this are not enough for a thousand machines, each of which has two connections when it renews
-/// its certificate, and for strangers and operators besides.
+/// Fewest open files for a thousand machines, each with two connections while it renews its certificate, plus strangers
+/// and operators.
 const OPEN_FILES_MIN: u64 = 8192;
 
-/// Time for the engine to end when nobody needs it any more.
+/// Timeout for the engine to end after its last use.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The store's file and its mark are looked for at their places so often: nobody is told for longer than this that
-/// something is recorded which no restart finds.
+/// Interval of checks that the store's file and its mark are in place. It bounds how long acknowledgements may be given
+/// for a record that a restart would miss.
 const PLACE_EVERY: Duration = Duration::from_secs(5);
 
-/// The status line need not be newer than this.
+/// Shortest interval between two status lines.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until a signal ends it (then it is a success), or until something fails that must not.
+/// Run until a signal (a success), or until a fatal failure.
 pub(crate) async fn run(
     config: &Config,
     port_file: Option<&Path>,
     ready: impl FnOnce(SocketAddr, Epoch),
 ) -> anyhow::Result<()> {
-    // First of all: a signal that comes during the start must not be lost.
+    // First of all: a signal during the start must be caught.
     let mut signals = Signals::new()?;
     raise_open_files();
     config.state_dir.check_to_run()?;
@@ -96,7 +96,7 @@ pub(crate) async fn run(
         tokio::select! {
             error = until_moved(place) => {
                 tracing::error!(%error, "shutting down");
-                // Only a coordinator that is going anyway does not listen.
+                // Only an ending coordinator drops the receiver.
                 drop(tell_moved.send(error));
             }
             signal = signals.wait_for_end() => tracing::info!("{signal}: shutting down"),
@@ -113,14 +113,14 @@ pub(crate) async fn run(
     admin.abort();
     end_of_engine(thread).await?;
     keep_mark(&closing);
-    // A failure: systemd starts it again, which says what is at the place now, or goes on if the file is back.
+    // A failure: systemd restarts it, and the new start reports what is in place now, or continues if the file is back.
     if let Ok(error) = moved.try_recv() {
         return Err(error.into());
     }
     Ok(served?)
 }
 
-/// The next start is refused without a mark, and it may have been lost since the last look.
+/// The next start requires the mark, which may have been lost since the last check.
 fn keep_mark(store: &EmbeddedStore) {
     if let Ok(Place::MarkMade { mark }) = store.check_place() {
         tracing::warn!("{} was lost or damaged; it is made again", mark.display());
@@ -134,7 +134,7 @@ async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Tells others on this machine where the coordinator listens.
+/// Write where the coordinator listens, for other programs on this machine.
 fn write_down(listening: &Listening, config: &Config, port_file: Option<&Path>) -> anyhow::Result<()> {
     listening
         .write(&config.state_dir)
@@ -144,7 +144,7 @@ fn write_down(listening: &Listening, config: &Config, port_file: Option<&Path>) 
     health::replace(file, &port).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Where the next start finds the key. None: it is systemd that knows, and this one has a copy.
+/// Path of the key for the next start. None: systemd knows it, and we were passed a copy.
 fn key_file_of(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     let path = std::path::absolute(path).context("the key file's path")?;
     let handed_over =
@@ -152,12 +152,12 @@ fn key_file_of(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok((!handed_over).then_some(path))
 }
 
-/// Ends when the store's file is not at its place any more. A mark that is lost is made again.
+/// Completes when the store's file is gone or replaced. A lost mark is created again.
 async fn until_moved(store: EmbeddedStore) -> StoreError {
     let mut said: Option<String> = None;
     loop {
         tokio::time::sleep(PLACE_EVERY).await;
-        // A broken disk, or a file server that is away, may hang.
+        // A broken disk or an unreachable file server may hang.
         let looking = store.clone();
         let Ok(found) = tokio::task::spawn_blocking(move || looking.check_place()).await else { continue };
         let problem = match found {
@@ -175,7 +175,7 @@ async fn until_moved(store: EmbeddedStore) -> StoreError {
             }
             Err(error) => Some(format!("{:#}", anyhow!(error))),
         };
-        // Once, not every time.
+        // Log each problem once.
         if let Some(problem) = problem.as_ref().filter(|problem| said.as_ref() != Some(problem)) {
             tracing::error!("{problem}");
         }
@@ -183,7 +183,7 @@ async fn until_moved(store: EmbeddedStore) -> StoreError {
     }
 }
 
-/// Keeps the line of `systemctl status` true.
+/// Keep the status line of `systemctl status` up to date.
 async fn tell_status(mut facts: watch::Receiver<Arc<Facts>>, address: SocketAddr) {
     let mut line = StatusLine::default();
     loop {
@@ -205,17 +205,17 @@ fn status_line(facts: &Facts, address: SocketAddr) -> String {
     )
 }
 
-/// Ends when the engine has ended by itself: its store failed.
+/// Completes when the engine has ended by itself: its store failed.
 fn engine_gone(engine: &EngineHandle) -> impl Future<Output = ()> + Send + 'static {
     let mut facts = engine.watch();
     async move {
-        // The only way out is that nobody publishes facts any more.
+        // This returns only when the publisher of facts is gone.
         drop(facts.wait_for(|_| false).await);
         tracing::error!("the engine has ended");
     }
 }
 
-/// What the engine ended with. Handles that linger in a stuck call do not hold us up: what was answered is durable.
+/// The engine's result. Ignore handles in stuck calls: everything answered is durable.
 async fn end_of_engine(thread: JoinHandle<Result<(), EngineError>>) -> anyhow::Result<()> {
     let joined = tokio::task::spawn_blocking(move || thread.join());
     match tokio::time::timeout(ENGINE_TIMEOUT, joined).await {
@@ -228,11 +228,11 @@ async fn end_of_engine(thread: JoinHandle<Result<(), EngineError>>) -> anyhow::R
     }
 }
 
-/// Each connection is an open file. Systems let programs have few of them (1,024) unless they ask for more.
+/// Raise the limit of open files: each connection is one, and the default is often low (1,024).
 fn raise_open_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, hard)| {
         let done = if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) };
-        // Where that is forbidden, what there is has to do.
+        // If that is forbidden, continue with the present limit.
         done.map_or(soft, |()| hard)
     });
     match raised {

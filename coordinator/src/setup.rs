@@ -1,5 +1,5 @@
-//! What is done before a coordinator runs, or beside it: the record made, credentials written, the record marked as
-//! one to be made good from the fleet.
+//! Commands before and beside a running coordinator: create the record, issue credentials, mark the record for recovery
+//! from the fleet.
 
 use std::{
     fs,
@@ -24,16 +24,16 @@ use crate::{
     store::{EmbeddedStore, Row, Store, StoreError},
 };
 
-/// Who is named in the audit record for what is done on the coordinator's machine.
+/// Actor in the audit record for actions on the coordinator's machine.
 pub const LOCAL_ACTOR: &str = "coordinator";
-/// Of a file with a private key.
+/// Mode of a file with a private key.
 const SECRET_MODE: u32 = 0o600;
-/// A fleet may have seen so many epochs more than a copy of its store: each start of a coordinator is one.
+/// Most epochs by which a fleet may be ahead of a copy of its store: each start of a coordinator is one.
 const EPOCHS_AHEAD_MAX: u64 = 1_000_000;
-/// A file in the state directory of every muster-agent that is enrolled.
+/// A file in the state directory of every enrolled muster-agent.
 const AGENT_IDENTITY: &str = "identity.json";
 
-/// What cannot be set up.
+/// Why setup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The state directory.
@@ -51,62 +51,62 @@ pub enum SetupError {
     /// A row of the store.
     #[error(transparent)]
     Row(#[from] RowError),
-    /// The state of the record does not allow it.
+    /// It conflicts with the state of the record.
     #[error("{0}")]
     Refused(String),
-    /// There is a record already.
+    /// A record already exists.
     #[error(
         "{} holds a coordinator's record already; `muster-coordinator credentials` makes further credentials for it",
         path.display()
     )]
     Exists {
-        /// The state directory.
+        /// Path of the state directory.
         path: PathBuf,
     },
-    /// Another program's.
+    /// The directory belongs to another program.
     #[error("{} is the state directory of a muster-agent; name another with --state-dir", path.display())]
     OfAgent {
-        /// The state directory.
+        /// Path of the state directory.
         path: PathBuf,
     },
-    /// The key would lie beside what it seals.
+    /// The key would be beside the data that it seals.
     #[error(
         "the key file {} lies in the state directory: whoever gets hold of a copy of that directory has the CA's key \
          too; name one elsewhere (or --demo, if nothing depends on this coordinator)", path.display()
     )]
     KeyBesideRecord {
-        /// The key file.
+        /// Path of the key file.
         path: PathBuf,
     },
-    /// There is a file where credentials are to go.
+    /// The file for the credentials already exists.
     #[error("{} exists, and may hold credentials; name another file with --out, or remove it", path.display())]
     OutExists {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// What is there is no file that could be removed.
+    /// The path exists as something other than a file.
     #[error("{} is {what}; name a new file with --out", path.display())]
     OutIsNoFile {
-        /// What is there.
+        /// The path.
         path: PathBuf,
-        /// In words.
+        /// Its type in words.
         what: &'static str,
     },
-    /// A file cannot be written.
+    /// Writing a file failed.
     #[error("cannot write {} ({option} names another place)", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The option that says where it is.
+        /// The option that sets its path.
         option: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
 }
 
 impl SetupError {
-    /// Is it because of what the operator typed?
+    /// Is it caused by the command line?
     #[must_use]
     pub const fn is_bad_input(&self) -> bool {
         let out = matches!(self, Self::OutExists { .. } | Self::OutIsNoFile { .. });
@@ -115,7 +115,7 @@ impl SetupError {
     }
 }
 
-/// What musterctl needs: where the coordinator is, and who we are.
+/// Configuration of musterctl: the coordinator's address, and our credentials.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Credentials {
     /// `HOST:PORT`.
@@ -128,8 +128,7 @@ pub struct Credentials {
     pub key: String,
 }
 
-/// From when until when the next certificate of `peer` is valid, and how it is recorded. `known` is the row of its
-/// name.
+/// Validity of the next certificate of `peer`, and its row. `known` is the present row of its name.
 pub(crate) fn next_certificate(
     peer: &Peer,
     known: Option<&CredentialRow>,
@@ -137,7 +136,7 @@ pub(crate) fn next_certificate(
     now_ms: u64,
 ) -> (Validity, CertificateRow) {
     let revoked_at_ms = known.and_then(|row| row.revoked_at_ms);
-    // Certificates count in seconds: of the second in which others were revoked, this would be one of them.
+    // Certificates count in seconds: one issued in the second of a revocation would count as revoked.
     let issued_at_ms = now_ms.max(revoked_at_ms.map_or(0, |at_ms| (at_ms / 1000 + 1) * 1000));
     let validity = Validity::from(issued_at_ms, lifetime);
     let expires_at_ms = validity.not_after_ms;
@@ -146,7 +145,8 @@ pub(crate) fn next_certificate(
 }
 
 impl Credentials {
-    /// New ones for `peer`, and the row to be recorded before anybody gets them. `known` is the row of the same name.
+    /// Issue credentials for `peer`, with the row to record before they are handed out. `known` is the row of the same
+    /// name.
     ///
     /// # Errors
     /// [`PkiError`].
@@ -171,18 +171,18 @@ impl Credentials {
     }
 }
 
-/// New credentials, and what whoever asked for them should know of them.
+/// New credentials, with notes for the operator who requested them.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Issued {
     /// The credentials.
     pub credentials: Credentials,
-    /// Clusters they are limited to that nobody has made yet.
+    /// Clusters they are limited to that are still to be created.
     pub unknown_clusters: Vec<ClusterName>,
 }
 
 impl Issued {
-    /// What was issued to `peer`, beside the clusters that there are.
+    /// Credentials for `peer`, checked against the known clusters.
     #[must_use]
     pub fn new(credentials: Credentials, peer: &Peer, facts: &Facts) -> Self {
         let named = peer.clusters.iter().flatten();
@@ -191,8 +191,8 @@ impl Issued {
     }
 }
 
-/// The file that credentials go to. It is made before they are, for a key that cannot be kept is lost; unless it is
-/// kept, it is removed.
+/// The file for new credentials. It is created first, because a key is lost if storing it fails. It is removed unless
+/// kept.
 pub struct CredentialsFile {
     path: PathBuf,
     file: fs::File,
@@ -200,7 +200,7 @@ pub struct CredentialsFile {
 }
 
 impl CredentialsFile {
-    /// Makes it, where nothing may be, for its owner's eyes only.
+    /// Create the file, at a free path, readable only by its owner.
     ///
     /// # Errors
     /// [`SetupError::OutExists`], [`SetupError::OutIsNoFile`], [`SetupError::Write`].
@@ -223,7 +223,7 @@ impl CredentialsFile {
         Ok(Self { path: path.to_owned(), file, kept: false })
     }
 
-    /// Writes musterctl's configuration.
+    /// Write musterctl's configuration.
     ///
     /// # Errors
     /// [`SetupError::Write`].
@@ -233,7 +233,7 @@ impl CredentialsFile {
         self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_all()).map_err(error)
     }
 
-    /// What it is for has come about.
+    /// Keep the file: the credentials are recorded.
     pub fn keep(mut self) {
         self.kept = true;
     }
@@ -242,33 +242,33 @@ impl CredentialsFile {
 impl Drop for CredentialsFile {
     fn drop(&mut self) {
         if !self.kept {
-            // It is ours, and nobody has read it. Where it cannot be removed, the next attempt says that it is there.
+            // The file is ours, and unread. If its removal fails, the next attempt reports that it exists.
             drop(fs::remove_file(&self.path));
         }
     }
 }
 
-/// What `init` is told.
+/// Arguments of `init`.
 pub struct Init<'a> {
-    /// Where the record is to be.
+    /// State directory for the record.
     pub state_dir: &'a StateDir,
-    /// Its key; made, unless it is there.
+    /// Path of its key, which is created if missing.
     pub key_file: &'a Path,
     /// The realm of the new CA.
     pub trust_domain: &'a TrustDomain,
-    /// Where operators will reach the coordinator.
+    /// The coordinator's address for operators.
     pub address: &'a str,
     /// The first operator.
     pub operator: &'a Peer,
-    /// Where the first operator's credentials go.
+    /// Path for the first operator's credentials.
     pub out: &'a Path,
-    /// The key may lie beside the record.
+    /// Allow the key beside the record.
     pub demo: bool,
 }
 
 impl Init<'_> {
-    /// Makes key file, CA, the first operator's credentials, and last of all the record: without it nothing else
-    /// counts, and `init` can be run again.
+    /// Create the key file, the CA, the first operator's credentials, and last the record: everything else counts only
+    /// with it, so `init` can be run again.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -306,10 +306,10 @@ impl Init<'_> {
         let mut rows = ca.rows(key)?;
         let mut facts = Facts::default();
         self.address.clone_into(&mut facts.meta.address);
-        // Agents are told too, unless it leads each of them to itself.
+        // Agents are told it too, unless it would lead each of them to itself.
         let others = Addresses::parse(self.address).ok().filter(|_| !is_loopback(self.address));
         facts.meta.advertised = others;
-        // The first start tells the journal.
+        // The first start writes this to the journal.
         rows.extend(recorded(&mut facts, row, now_ms)?.into_changes());
         EmbeddedStore::create_with(&self.state_dir.store(), &rows)?;
         Ok(self.state_dir.give_record()?)
@@ -331,7 +331,7 @@ impl Init<'_> {
     }
 }
 
-/// Credentials made while no coordinator runs: recorded first, as one that runs does.
+/// Issue credentials while the coordinator is stopped, recorded first as in a running one.
 ///
 /// # Errors
 /// [`SetupError`].
@@ -359,15 +359,15 @@ fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Draft<
     Ok(draft)
 }
 
-/// The record of a coordinator that does not run. The audit lines of whatever process wrote it last are in the journal
-/// then: the next batch takes the place of the one that might lack there.
+/// Load the record of a stopped coordinator. The last writer's audit lines are then in the journal: the next batch
+/// replaces the one that might be missing there.
 fn load(rows: Vec<Row>) -> Result<Facts, SetupError> {
     let facts = Facts::load(rows)?;
     journal::catch_up(&facts);
     Ok(facts)
 }
 
-/// Makes a change durable as a coordinator that runs does: its audit lines are in the journal before an answer.
+/// Make a change durable as a running coordinator does: its audit lines are in the journal before an answer.
 fn commit(store: &mut EmbeddedStore, mut draft: Draft<'_>) -> Result<(), SetupError> {
     let audited = draft.take_audited();
     store.commit(&draft.into_changes())?;
@@ -375,7 +375,7 @@ fn commit(store: &mut EmbeddedStore, mut draft: Draft<'_>) -> Result<(), SetupEr
     Ok(())
 }
 
-/// Records where the coordinator is reached while none runs, as one that runs does.
+/// Record the coordinator's addresses while it is stopped, as a running one does.
 ///
 /// # Errors
 /// [`SetupError`].
@@ -386,8 +386,8 @@ pub fn set_address(store: &mut EmbeddedStore, addresses: Addresses, now_ms: u64)
     commit(store, draft)
 }
 
-/// Marks the record as older than the fleet: the next start takes an epoch above every one that was seen, and takes
-/// over what the agents' ledgers know better. Returns the epoch that start will have.
+/// Mark the record as older than the fleet. The next start takes an epoch above every one seen, and adopts what agents'
+/// ledgers know better. Return the epoch of that start.
 ///
 /// # Errors
 /// [`SetupError`].
@@ -506,7 +506,7 @@ mod tests {
     fn the_record_belongs_to_whom_its_directory_does() {
         let dir = tempfile::tempdir().expect("a directory");
         let state_dir = StateDir::new(dir.path().join("state"));
-        // Only root can give files away; what anybody else makes is his, as the directory is.
+        // Only root can give files away; those of other users belong to them, as does the directory.
         let us = geteuid().as_raw();
         let service = if us == 0 { 64_710 } else { us };
         let owner = |path: &Path| fs::metadata(path).expect("it is there").uid();
@@ -549,7 +549,7 @@ mod tests {
             let entry = entry.expect("an entry");
             assert_eq!(entry.metadata().expect("there").uid(), service, "{:?}", entry.path());
         }
-        // A coordinator that root runs there would leave its socket and more behind, for the service to stumble upon.
+        // A coordinator run by root would leave its socket and other files there, and break the service.
         let refused = state_dir.check_to_run().err().map(|error| error.to_string());
         assert_eq!(refused.is_some(), us == 0, "{refused:?}");
         assert!(refused.is_none_or(|refused| refused.contains("run it as that user")));
@@ -586,7 +586,7 @@ mod tests {
         let objects: Vec<_> =
             facts.audit_lines().into_iter().map(|line| (line.action.as_str(), line.object.as_str())).collect();
         assert_eq!(objects, [("issue", "credentials/operator/anna"), ("issue", "credentials/viewer/bo")]);
-        // A new certificate under a name that was revoked in this very second is not among those that are refused.
+        // A new certificate under a name revoked in this very second must be accepted.
         let revoked =
             CredentialRow { revoked_at_ms: Some(1_800_000_001_500), ..(*facts.credentials["viewer/bo"]).clone() };
         assert!(revoked.revoked());
@@ -596,8 +596,8 @@ mod tests {
         assert_eq!((row.certificates[0].issued_at_ms, row.revoked()), (1_800_000_002_000, false));
     }
 
-    /// What a command records while no coordinator runs is in the journal before it answers, and so is what the process
-    /// before it could not tell any more.
+    /// What a command records while the coordinator is stopped is in the journal before it answers. So are lines that
+    /// the process before failed to write.
     #[test]
     fn offline_commands_tell_the_journal() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! Where a coordinator is reached, as people write it: `HOST:PORT`, an IPv6 address in brackets. One rule for whoever
-//! takes an address.
+//! Addresses of a coordinator as people write them: `HOST:PORT`, with an IPv6 address in brackets. Every program that
+//! takes an address uses these rules.
 
 use std::{
     fmt,
@@ -8,30 +8,30 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// Addresses of one coordinator that an agent keeps. With those of a whole house move there is room for some more.
+/// Most addresses of one coordinator that an agent keeps. This leaves some room beyond those of a complete relocation.
 pub const ADDRESSES_MAX: usize = 6;
 
-/// What is wrong with an address.
+/// Why an address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressFault {
-    /// Something with `://`.
+    /// A URL: the text contains `://`.
     #[error("it is a URL; an address is expected, HOST:PORT")]
     Url,
-    /// A host alone.
+    /// A host whose port is missing.
     #[error("its port is missing (expected HOST:PORT, as in {0}:7443)")]
     NoPort(String),
-    /// What should be the port.
+    /// An invalid port.
     #[error("\"{0}\" is no port, which is a number from 1 to 65535 (expected HOST:PORT)")]
     Port(String),
-    /// An IPv6 address, whose end could be a port.
+    /// An unbracketed IPv6 address: its last group could be a port.
     #[error("an IPv6 address stands in brackets, its port behind them (expected HOST:PORT, as in [2001:db8::7]:7443)")]
     Brackets,
-    /// What should be the host.
+    /// An invalid host.
     #[error("\"{0}\" is no host: a name, an IPv4 address, or an IPv6 address in brackets (expected HOST:PORT)")]
     Host(String),
 }
 
-/// The two parts of an address: the host as it was written, and the port.
+/// Split an address into its host, as written, and its port.
 ///
 /// # Errors
 /// [`AddressFault`].
@@ -58,45 +58,45 @@ fn is_host(host: &str) -> bool {
     !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
 }
 
-/// The IP address that a host is written as, if it is no name.
+/// The IP address in `host`. None: `host` is a name.
 #[must_use]
 pub fn ip_of(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// Does this address lead nowhere but to the machine that uses it?
+/// Does this address always lead to the machine that uses it?
 #[must_use]
 pub fn is_loopback(address: &str) -> bool {
     let host = host_and_port(address).map_or("", |(host, _)| host);
     host == "localhost" || ip_of(host).is_some_and(|ip| ip.is_loopback())
 }
 
-/// Addresses of one coordinator, at least one; they are tried in this order.
+/// One or more addresses of one coordinator, in the order in which they are tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Addresses(Vec<String>);
 
-/// What is wrong with a list of addresses.
+/// Why a list of addresses is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressesFault {
-    /// One is none.
+    /// One address is invalid.
     #[error("{address}: {fault}")]
     Address {
-        /// As it was given.
+        /// The address as given.
         address: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         fault: AddressFault,
     },
-    /// There is none.
+    /// The list is empty.
     #[error("no address is given (expected HOST:PORT, several with commas between them)")]
     None,
-    /// There are more than [`ADDRESSES_MAX`].
+    /// The list is longer than [`ADDRESSES_MAX`].
     #[error("{0} addresses are too many: at most {ADDRESSES_MAX}")]
     TooMany(usize),
 }
 
 impl Addresses {
-    /// Those of a text, with commas between them.
+    /// Parse a comma-separated list.
     ///
     /// # Errors
     /// [`AddressesFault`].
@@ -105,18 +105,18 @@ impl Addresses {
         words.map(str::to_owned).collect::<Vec<_>>().try_into()
     }
 
-    /// The one to be tried first.
+    /// The address to try first.
     #[must_use]
     pub fn first(&self) -> &str {
         self.0.first().map_or("", String::as_str)
     }
 
-    /// In the order in which they are tried.
+    /// The addresses in the order in which they are tried.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
-    /// The same, this one first, if it is among them.
+    /// The same addresses with `first` moved to the front, if it is among them.
     #[must_use]
     pub fn led_by(&self, first: &str) -> Self {
         let (mut led, rest): (Vec<_>, Vec<_>) = self.0.iter().cloned().partition(|address| address == first);
@@ -124,8 +124,8 @@ impl Addresses {
         Self(led)
     }
 
-    /// What an agent keeps that hears of `others`: the one that it has a session at, then those, then what it knew
-    /// before, as long as there is room.
+    /// The list that an agent keeps after it hears of `others`: its current address, then those of `others`, then the
+    /// ones it knew before, up to [`ADDRESSES_MAX`].
     #[must_use]
     pub fn joined_by(&self, others: &Self) -> Self {
         let mut joined: Vec<String> = Vec::new();

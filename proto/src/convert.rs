@@ -1,5 +1,5 @@
-//! Wire <-> model: the only place where a wire value is checked. A message that passes here is well-formed; what it
-//! may do is decided elsewhere.
+//! Conversion between wire and model: the only place that checks wire values. A message that passes is well-formed;
+//! other code decides what it may do.
 
 mod assignment;
 mod facts;
@@ -13,13 +13,13 @@ pub use hello::Hello;
 
 use crate::model::{AuthCode, ItemHash, Phase};
 
-/// A wire value that is not what it should be. Said to the peer and logged; never echoes the value.
+/// An invalid wire value. Sent to the peer and logged, so it leaves out the value itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct WireError {
     /// Path of the field in the message.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// Why the value is invalid.
     pub problem: &'static str,
 }
 
@@ -42,20 +42,20 @@ pub const LINE_BYTES_MAX: usize = 4096;
 /// Longest result a runner may leave.
 pub const RESULT_BYTES_MAX: usize = 16 * 1024;
 
-/// Highest epoch, generation or event that is taken from the wire: who receives it can still count on from there.
+/// Highest epoch, generation or event number accepted from the wire: it leaves the receiver room to count on.
 const COUNT_MAX: u64 = 1 << 62;
-/// Highest number of an attempt: retries are configured in tens.
+/// Highest attempt number accepted: retries are configured in tens.
 const ATTEMPT_MAX: u32 = 1_000_000;
 
-/// A number that only ever grows, by one at a time.
+/// Check a number that only grows, by one at a time.
 ///
 /// # Errors
-/// [`WireError`] if nobody can have counted so far.
+/// [`WireError`] if it is implausibly high.
 pub fn count(field: &'static str, value: u64) -> Result<u64, WireError> {
     if value <= COUNT_MAX { Ok(value) } else { Err(WireError::new(field, "nobody can have counted so far")) }
 }
 
-/// A number that counts from 1: 0 is none.
+/// Check a number that counts from 1; 0 means none.
 fn counted(field: &'static str, value: u64) -> Result<u64, WireError> {
     if value == 0 { Err(WireError::new(field, "counts from 1")) } else { count(field, value) }
 }
@@ -78,7 +78,7 @@ fn line(field: &'static str, value: String) -> Result<String, WireError> {
     Ok(value)
 }
 
-/// A line that has to say something.
+/// Check a line that must be non-empty.
 fn word(field: &'static str, value: String) -> Result<String, WireError> {
     if value.is_empty() { Err(WireError::new(field, "missing")) } else { line(field, value) }
 }
@@ -87,10 +87,10 @@ fn hash(field: &'static str, value: &[u8]) -> Result<ItemHash, WireError> {
     value.try_into().map(ItemHash).map_err(|_| WireError::new(field, "a hash has 32 bytes"))
 }
 
-/// An authentication code; no bytes: none was given.
+/// Convert an optional authentication code, which may be empty.
 ///
 /// # Errors
-/// [`WireError`] if it is neither 32 bytes nor none.
+/// [`WireError`] if it has a length other than 0 or 32 bytes.
 pub fn code(field: &'static str, value: &[u8]) -> Result<AuthCode, WireError> {
     if value.is_empty() {
         return Ok(AuthCode::NONE);
@@ -98,7 +98,7 @@ pub fn code(field: &'static str, value: &[u8]) -> Result<AuthCode, WireError> {
     value.try_into().map(AuthCode::new).map_err(|_| WireError::new(field, "a code has 32 bytes"))
 }
 
-/// An optional phase; `PHASE_UNSPECIFIED` is none.
+/// Convert an optional phase; `PHASE_UNSPECIFIED` is none.
 fn phase(field: &'static str, value: i32) -> Result<Option<Phase>, WireError> {
     use crate::wire::Phase as Wire;
     match Wire::try_from(value) {
@@ -121,7 +121,7 @@ fn wire_phase(phase: Option<Phase>) -> i32 {
     wire.into()
 }
 
-/// Cuts a text to at most `bytes_max` bytes at a character's boundary, keeping its end.
+/// Cut a text to at most `bytes_max` bytes at a character boundary; keep its end.
 #[must_use]
 pub fn keep_end(text: &str, bytes_max: usize) -> &str {
     let mut at = text.len().saturating_sub(bytes_max);
@@ -131,7 +131,7 @@ pub fn keep_end(text: &str, bytes_max: usize) -> &str {
     text.get(at..).unwrap_or_default()
 }
 
-/// One line of at most [`LINE_BYTES_MAX`] bytes: control characters become blanks, the rest is cut.
+/// Turn a text into one line of at most [`LINE_BYTES_MAX`] bytes: control characters become blanks, the rest is cut.
 #[must_use]
 pub fn as_line(text: &str) -> String {
     let mut line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

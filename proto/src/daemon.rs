@@ -1,5 +1,5 @@
-//! What both daemons share of the host they run on: configuration file, log lines, news for the service manager. Here,
-//! because proto is the only crate that both build on, and neither may import the other. Decides nothing.
+//! What both daemons share of the host they run on: configuration file, log, service manager notifications. It lives
+//! here because proto is the only crate that both daemons build on. It makes no decisions.
 
 pub mod config_file;
 pub mod logging;

@@ -1,5 +1,5 @@
-//! The hash of an item: what decides that it has been done already. The coordinator computes it, the agent computes it
-//! again and refuses a difference.
+//! The hash of an item, which decides whether it is already done. The coordinator computes it; the agent recomputes it
+//! and refuses a mismatch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::{
     variables::{VARS_PARAM, vars},
 };
 
-/// Number of the canonical form. A new form gets a new number, so that no unchanged item looks changed by accident.
+/// Number of the canonical form. A new form gets a new number, so that unchanged items keep their hash.
 const SCHEMA: u32 = 1;
 
-/// Params that merely say where the control plane is (LCM leaves the same ones out): moving a VIP re-runs nothing.
+/// Params that only locate the control plane (LCM ignores the same ones), so that moving a VIP leaves items done.
 pub const LOCATING_PARAMS: &[&str] = &[
     "controlNodeIP",
     "mirrors_mgmt_disabled",
@@ -27,7 +27,7 @@ pub const LOCATING_PARAMS: &[&str] = &[
     "ucp_tag",
 ];
 
-/// Canonical JSON: keys in order, no blanks. The fields stand in alphabetical order, the map sorts itself.
+/// Canonical JSON: sorted keys, compact. The fields are in alphabetical order; the map sorts itself.
 #[derive(Serialize)]
 struct Canonical<'a> {
     name: &'a str,
@@ -38,9 +38,9 @@ struct Canonical<'a> {
     version: &'a str,
 }
 
-/// The hash of an item with its early variables replaced. Late variables enter as their text, locating params and
-/// those of `ignore_changes` not at all; `timeout`, `retries`, `onInterrupt` and `disruptive` are not part of what is
-/// brought about.
+/// The hash of an item after its early variables are replaced. Late variables enter as their text. Left out are
+/// locating params, those of `ignore_changes`, and settings that leave the result alone: `timeout`, `retries`,
+/// `onInterrupt` and `disruptive`.
 #[must_use]
 pub fn item_hash(
     name: &ItemName,
@@ -51,7 +51,7 @@ pub fn item_hash(
     ignore_changes: &BTreeSet<String>,
 ) -> ItemHash {
     let counts = |name: &str| !LOCATING_PARAMS.contains(&name) && !ignore_changes.contains(name);
-    // Of what is no JSON object the text itself counts; no agent starts it.
+    // If `vars` is malformed, its text counts; agents refuse to start such an item.
     let vars = params.get(VARS_PARAM).map(|text| match vars(text) {
         Ok(vars) => Value::Object(vars.into_iter().filter(|(name, _)| counts(name)).collect()).to_string(),
         Err(_) => text.clone(),
@@ -77,7 +77,7 @@ pub fn of_json<T: Serialize>(value: &T) -> ItemHash {
 }
 
 impl AssignedItem {
-    /// The hash this item should carry.
+    /// The hash that this item should carry.
     #[must_use]
     pub fn computed_hash(&self) -> ItemHash {
         item_hash(&self.name, &self.runner, &self.version, &self.params, self.phase, &self.ignore_changes)

@@ -1,12 +1,12 @@
-//! Our own data as JSON.
+//! Serialization of our own data as JSON.
 
 use serde::Serialize;
 
-/// Data as JSON. For what always serializes: plain data, maps with text keys. Nothing may take the place of the text if
-/// it does not: hashes of nothing are all equal, and a record of nothing is none.
+/// Serialize data as JSON. Only for data that always serializes: plain data, maps with text keys. Never substitute an
+/// empty value on failure: all empty values hash alike, and an empty record is worthless.
 ///
 /// # Panics
-/// If it does not serialize, which is a bug.
+/// If serialization fails, which is a bug.
 #[must_use]
 #[expect(clippy::panic, reason = "a bug: the process dies before anything is recorded or compared")]
 pub fn json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {

@@ -1,5 +1,6 @@
-//! The words and the wire of Muster: domain types, the gRPC messages generated from `muster/v1/*.proto`, and the
-//! checked conversion between the two. Agent, coordinator and musterctl build on it; it depends on nothing of ours.
+//! Domain types and wire format of Muster: the model, the gRPC messages generated from `muster/v1/*.proto`, and the
+//! checked conversion between them. Agent, coordinator and musterctl build on this crate; it depends on no other crate
+//! of ours.
 
 pub mod address;
 pub mod convert;
@@ -17,10 +18,10 @@ pub mod suggestions;
 pub mod tls;
 pub mod variables;
 
-/// What every wire message can do; its encoded length is what queues are bounded by.
+/// Trait of every wire message; its encoded length bounds queues.
 pub use prost::Message;
 
-/// Messages and services as generated. Only `convert`, the link, the servers and musterctl touch them.
+/// Generated messages and services. Only `convert`, the link, the servers and musterctl use them.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, reason = "generated code")]
 pub mod wire {
     tonic::include_proto!("muster.v1");
@@ -28,21 +29,21 @@ pub mod wire {
 
 /// The services as a `FileDescriptorSet`, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
-/// Largest message on the agent link, either way (reliability.md, "wire").
+/// Largest message on the agent link, in either direction (reliability.md, "wire").
 pub const LINK_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest `Apply` request: manifests of up to 4 MiB and their file names.
 pub const APPLY_MESSAGE_BYTES_MAX: usize = 5 * 1024 * 1024;
 /// Longest JSON schema that `vars` are checked against.
 pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
-/// Items of one machine, together, as they travel; checked when a manifest is applied.
+/// Largest total size of one machine's items on the wire; checked when a manifest is applied.
 pub const MACHINE_ITEMS_BYTES_MAX: usize = 512 * 1024;
-/// Output kept with an item's status.
+/// Longest output kept with an item's status.
 pub const OUTPUT_TAIL_BYTES_MAX: usize = 8 * 1024;
-/// What stands before the request in the message that the key of an expired certificate signs to renew it: so that the
-/// signature means nothing anywhere else.
+/// Prefix of the message that the key of an expired certificate signs to renew it. It makes the signature worthless
+/// elsewhere.
 pub const RENEW_PURPOSE: &[u8] = b"muster-renew-v1";
-/// Metadata of a refusal: the record says that the agent's identity was taken back, for good. The text beside it is for
-/// people, and the same for everybody.
+/// Metadata of a refusal: the record says that the agent's identity was revoked, permanently. The text beside it is for
+/// people and the same forevery agent.
 pub const IDENTITY_REVOKED: &str = "muster-identity-revoked";
 /// Version of this build, as shown by `version` and reported by agents.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,9 +1,9 @@
 //! Lists of names in a sentence.
 
-/// Names shown in one sentence; the rest is counted.
+/// Most names shown in one sentence; the rest is counted.
 const NAMES_SHOWN_MAX: usize = 4;
 
-/// The first few names, and how many more there are.
+/// The first few names, and the number of those left out.
 #[must_use]
 pub fn some_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();

@@ -54,7 +54,7 @@ pub use swarm_join::{SWARM_JOIN_INPUT, SWARM_LABEL, SWARM_TOKEN_INPUT, SwarmJoin
 
 use serde::{Deserialize, Serialize};
 
-/// A moment, given to decisions as an argument: pure code reads no clock.
+/// A point in time, passed to decisions as an argument: pure code reads no clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Now {
     /// Unix time in milliseconds. For people and records; it may jump.
@@ -63,14 +63,14 @@ pub struct Now {
     pub mono_ms: u64,
 }
 
-/// A wait with its reason: what every machine that is not final has, unless work is in flight.
+/// A wait with its reason. Every idle machine has one until it is final.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {
-    /// Its named reason.
+    /// Named reason of the wait.
     pub reason: Reason,
-    /// What is waited for, in one sentence.
+    /// What is awaited, in one sentence.
     pub message: String,
-    /// What ends the wait: an event, or what a person does.
+    /// What ends the wait: an event, or an action of a person.
     pub clears_when: String,
 }

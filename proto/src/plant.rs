@@ -1,7 +1,7 @@
-//! Planted bugs. The simulator must find each of them by the invariant named for it: a checker that never caught a
-//! bug proves nothing. Compiled in with the feature `plants` only, and then chosen at run time, per thread.
+//! Seeded bugs. The simulator must find each of them by the invariant named for it: this proves that the checks work.
+//! Compiled in only with the feature `plants`; a bug is then chosen at run time, per thread.
 
-/// Is the planted bug `name` switched on in this thread? Always false in a build without the feature `plants`.
+/// Is the seeded bug `name` active in this thread? Always false in a build that lacks the feature `plants`.
 #[cfg(not(feature = "plants"))]
 #[inline(always)]
 #[must_use]
@@ -20,12 +20,12 @@ mod chosen {
         static PLANT: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
-    /// Switches one planted bug on for this thread, or all off.
+    /// Activate one seeded bug in this thread, or deactivate all.
     pub fn set(name: Option<&'static str>) {
         PLANT.set(name);
     }
 
-    /// Is the planted bug `name` switched on in this thread?
+    /// Is the seeded bug `name` active in this thread?
     #[must_use]
     pub fn planted(name: &str) -> bool {
         PLANT.get() == Some(name)

@@ -1,22 +1,23 @@
-//! Text of others, made safe for a terminal and for a log: it can neither end a line, and so begin a record of its own,
-//! nor tell a terminal anything. What comes from a manifest, a peer or a program goes through here where it is shown.
+//! Makes text from other parties safe for terminals and logs: line ends, which could forge a record, and control
+//! sequences are escaped. Text from a manifest, a peer or a program passes through here before it is shown.
 
 use std::fmt::Write as _;
 
-/// One line: every control character, line ends among them, becomes visible (`^[`, as `cat -v` shows it).
+/// Escape a text into one line: every control character, line ends included, becomes visible (`^[`, as `cat -v` shows
+/// it).
 #[must_use]
 pub fn printable(text: &str) -> String {
     escape(text, false)
 }
 
-/// Several lines: as [`printable`], but line ends and tabs stay.
+/// Escape a text into several lines: as [`printable`], but keep line ends and tabs.
 #[must_use]
 pub fn printable_lines(text: &str) -> String {
     escape(text, true)
 }
 
-/// Does a terminal, or a reader, take this for something else than text: C0 and C1 controls (a terminal takes U+009B
-/// for an escape), and characters that turn the reading direction or end a line for some readers?
+/// Does a terminal or a reader treat this as something other than text? These are C0 and C1 controls (a terminal takes
+/// U+009B for an escape), and characters that turn the reading direction or end a line for some readers.
 #[must_use]
 pub const fn is_unprintable(c: char) -> bool {
     matches!(

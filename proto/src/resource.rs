@@ -1,5 +1,5 @@
-//! The documents people read: what `musterctl get -o json` prints, field names as LCM has them. The coordinator makes
-//! them from its facts, the Fleet service carries them as JSON, `view` turns them into tables and lines.
+//! The documents that people read: the output of `musterctl get -o json`, with LCM's field names. The coordinator
+//! builds them from its facts, the Fleet service carries them as JSON, and `view` turns them into tables and lines.
 
 mod audit;
 mod host;
@@ -29,26 +29,26 @@ pub use audit::{
 };
 pub use secret::{Secret, SecretSpec, SecretStatus};
 
-/// A document: who, what is wanted, what is.
+/// A document: identity, desired state, actual state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document<Spec, Status> {
-    /// Who.
+    /// Identity.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// Desired state.
     pub spec: Spec,
-    /// What is.
+    /// Actual state.
     pub status: Status,
 }
 
-/// A cluster as people see it.
+/// A cluster as shown to people.
 pub type Cluster = Document<ClusterSpec, ClusterStatus>;
-/// A machine as people see it.
+/// A machine as shown to people.
 pub type Machine = Document<MachineSpec, MachineStatus>;
-/// A rollout as people see it.
+/// A rollout as shown to people.
 pub type Rollout = Document<RolloutSpec, RolloutStatus>;
-/// A join token as people see it; its secret is not in it.
+/// A join token as shown to people; its secret is left out.
 pub type Token = Document<TokenSpec, TokenStatus>;
-/// Credentials of a person or a program as people see them; no key is in them.
+/// Credentials of a person or a program as shown to people; keys are left out.
 pub type Credential = Document<CredentialSpec, CredentialStatus>;
 
 /// Name and notes of a document.
@@ -64,40 +64,40 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a cluster is at.
+/// Status of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
-    /// Machines that its manifest asks for, or that it has, whichever are more.
+    /// Machines that its manifest asks for or that it has, whichever are more.
     pub requested_nodes: u32,
-    /// Machines that have enrolled and are not revoked.
+    /// Machines that have enrolled, except revoked ones.
     #[serde(default)]
     pub nodes: u32,
-    /// Those that are Ready.
+    /// Machines that are Ready.
     pub ready_nodes: u32,
-    /// The release every machine was last Ready at, once there is one.
+    /// The release at which every machine was last Ready, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// The releases its machines were last Ready at, in the order in which they were applied: several where an update
-    /// has not come to its end, or was aborted.
+    /// The releases at which its machines were last Ready, in the order in which they were applied. Several mean that
+    /// an update is incomplete or was aborted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub releases: Vec<String>,
-    /// An update would have something to do, and no rollout is under way.
+    /// An update would change something, and no rollout is under way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub update_due: bool,
-    /// Nothing moves by itself any more in the update, reboot, maintenance, removal or reconfiguration under way.
+    /// The operation under way (update, reboot, maintenance, removal or reconfiguration) waits for an operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_operator: bool,
-    /// Machines not heard of for longer than the limit.
+    /// Machines silent for longer than the limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_nodes: Vec<String>,
-    /// Machines whose certificate an operator revoked, and whose place no other has taken yet.
+    /// Machines whose certificate an operator revoked, still to be replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub revoked_nodes: Vec<String>,
-    /// Machines of which an item failed for good.
+    /// Machines with an item that failed for good.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_nodes: Vec<String>,
-    /// Machines of which nobody knows how an item ended.
+    /// Machines with an item whose outcome is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indeterminate_nodes: Vec<String>,
     /// The stage past its deadline: the cluster's own, else the oldest of a machine.
@@ -106,41 +106,41 @@ pub struct ClusterStatus {
     /// The rollout under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<String>,
-    /// How far each phase is, in order.
+    /// Progress of each phase, in order.
     pub phases: Vec<PhaseProgress>,
-    /// Why nothing new starts, where that is so.
+    /// Why the cluster is blocked, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockedSince>,
 }
 
-/// How far one phase of a cluster is, in machines.
+/// Progress of one phase of a cluster, in machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseProgress {
-    /// Which one.
+    /// The phase.
     pub phase: Phase,
     /// Machines that have items in it.
     pub total: u32,
-    /// Through with it.
+    /// Machines that have completed it.
     pub done: u32,
-    /// In it now.
+    /// Machines in it now.
     pub running: u32,
-    /// Failed in it.
+    /// Machines that failed in it.
     pub failed: u32,
 }
 
-/// A wait, and since when.
+/// A wait and its start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockedSince {
-    /// Reason, message and what clears it.
+    /// Reason, message and what ends the wait.
     #[serde(flatten)]
     pub blocked: Blocked,
-    /// Since when.
+    /// Start of the wait.
     pub since: Timestamp,
 }
 
-/// What a machine is at.
+/// Status of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
@@ -148,38 +148,38 @@ pub struct MachineStatus {
     pub state: String,
     /// InternalIP and Hostname.
     pub addresses: Vec<Address>,
-    /// Of the agent.
+    /// Version of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
-    /// Identity in its certificate. None: declared, not enrolled.
+    /// Identity in its certificate. None: declared, still to enrol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
     /// Id of the join token it enrolled with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_token: Option<String>,
-    /// Has it a stream to the coordinator now?
+    /// Does it have a stream to the coordinator now?
     pub connected: bool,
-    /// Two agents have its identity: they take its stream from each other. Left out where that is not so.
+    /// Two agents use its identity and take its stream from each other. Omitted if false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub two_agents: bool,
-    /// No sign of life for longer than the limit.
+    /// Silent for longer than the limit.
     pub lost: bool,
     /// An item failed for good; a person decides.
     pub failed: bool,
     /// An item's outcome is unknown; a person decides.
     pub indeterminate: bool,
-    /// When it was last heard of.
+    /// Time of its last sign of life.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Timestamp>,
     /// Generation of its assignment.
     pub generation: u64,
-    /// Does it hold a slot, and since when?
+    /// Since when it holds a slot, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot_since: Option<Timestamp>,
-    /// The release it was last Ready at.
+    /// The release at which it was last Ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// Why it does not move, where that is so.
+    /// Why it is blocked, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockedSince>,
     /// The item under way.
@@ -187,23 +187,23 @@ pub struct MachineStatus {
     pub activity: Option<Activity>,
     /// Its items, in the order they run.
     pub items: Vec<ItemPlan>,
-    /// By item name.
+    /// Statuses by item name.
     pub state_item_statuses: BTreeMap<String, StateItemStatus>,
     /// Steps of the rollout on this machine.
     pub stages: Vec<StageStatus>,
     /// The stage that is past its deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lcm_operation_stuck: Option<StuckStage>,
-    /// What became of an operator's wish that it reboots.
+    /// Outcome of an operator's request to reboot it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<RebootStatus>,
-    /// It is out of service, or goes there, or comes back.
+    /// Present if it is out of service, or on the way there or back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<MaintenanceStatus>,
-    /// How far its removal is: `started`, `aborting` or `failed` (a person is wanted). None: it stays.
+    /// Phase of its removal: `started`, `aborting` or `failed` (a person is needed). None: it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare_deletion_phase: Option<String>,
-    /// What the machine says of itself.
+    /// Facts that the machine reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_info: Option<HostInfo>,
 }
@@ -218,37 +218,37 @@ pub struct Address {
     pub address: String,
 }
 
-/// What a machine is busy with.
+/// Current activity of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activity {
     /// The item.
     pub item: String,
-    /// Which attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// Since when, by the machine's clock.
+    /// Start of the attempt, by the machine's clock.
     pub started_at: Timestamp,
-    /// Fetched so far, for downloads.
+    /// Progress, for downloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Bytes>,
-    /// Task that runs now, for playbooks.
+    /// Current task, for playbooks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
 }
 
-/// How far a download is.
+/// Progress of a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bytes {
-    /// Fetched.
+    /// Bytes fetched.
     pub done: u64,
-    /// In all; 0 = unknown.
+    /// Bytes in total; 0 = unknown.
     pub total: u64,
-    /// Rate.
+    /// Bytes per second.
     pub per_second: u64,
 }
 
-/// One item a machine is to have, and where it stands.
+/// One item that a machine is to have, and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemPlan {
@@ -268,19 +268,19 @@ pub struct ItemPlan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateItemStatus {
-    /// Of the item as it was run.
+    /// Hash of the item as it was run.
     pub hash: ItemHash,
     /// `Running`, `Succeeded`, `Failed` or `Indeterminate`.
     pub state: String,
-    /// None while it runs, or when nobody knows.
+    /// None while it runs, or if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// One line.
     pub message: String,
-    /// Free JSON of the runner.
+    /// Free JSON from the runner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<serde_json::Value>,
-    /// Which attempt, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
     /// By the machine's clock.
     pub started_at: Timestamp,
@@ -309,32 +309,32 @@ pub struct StageStatus {
 }
 
 impl Rollout {
-    /// Its place among others: when it began, and its number, for one may begin in the moment in which another ends.
+    /// Sort key among rollouts: start time and number. One may start in the moment in which another ends.
     #[must_use]
     pub fn order(&self) -> (Timestamp, u64) {
         (self.metadata.creation_timestamp, rollout_number(&self.metadata.name))
     }
 }
 
-/// The number in a rollout's name: they are numbered through in their cluster, of whatever kind.
+/// The number in a rollout's name. All rollouts of a cluster share one sequence, whatever their kind.
 #[must_use]
 pub fn rollout_number(name: &str) -> u64 {
     name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// What a rollout is to do.
+/// The task of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutSpec {
     /// `deploy`, `update`, `reconfigure`, `reboot`, `maintenance` or `removal`.
     pub kind: String,
-    /// Of which cluster.
+    /// Its cluster.
     pub cluster_name: String,
-    /// Who started it: an operator, or `muster` itself (the last declared machine reported, the control set changed).
+    /// Its initiator: an operator, or `muster` itself (the last declared machine reported, the control set changed).
     pub started_by: String,
 }
 
-/// How far a rollout is.
+/// Progress of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
@@ -343,65 +343,65 @@ pub struct RolloutStatus {
     /// When its last machine became Ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// Machines in it, and those Ready.
+    /// Its machines.
     pub machines: u32,
-    /// Those that are Ready.
+    /// Machines that are Ready.
     pub ready: u32,
     /// Failures that count against the budget.
     pub failures: Counts,
-    /// Of an update.
+    /// Details of an update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateStatus>,
-    /// Why it does not move, where that is so.
+    /// Why it is blocked, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockedSince>,
 }
 
-/// What a token is good for.
+/// What a token permits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenSpec {
-    /// Of which cluster.
+    /// Its cluster.
     pub cluster_name: String,
-    /// For machines of this type.
+    /// Only for machines of this type.
     #[serde(rename = "type")]
     pub machine_type: MachineType,
-    /// For this machine only.
+    /// Only for this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// How often.
+    /// Number of permitted uses.
     pub uses: u32,
 }
 
-/// What is left of a token.
+/// State of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenStatus {
     /// `Valid`, `Expired`, `UsedUp` or `Revoked`.
     pub state: String,
-    /// Used so often.
+    /// Number of uses so far.
     pub used: u32,
-    /// Until when.
+    /// Expiry time.
     pub expires_at: Timestamp,
 }
 
-/// What credentials are good for. Role and name are the document's name: `operator/anna`.
+/// What credentials permit. Role and name are the document's name: `operator/anna`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CredentialSpec {
-    /// The only clusters they are for; empty: all.
+    /// The only clusters they apply to; empty: all.
     pub clusters: Vec<String>,
 }
 
-/// What credentials are worth.
+/// State of credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CredentialStatus {
     /// `Valid`, `Expired` or `Revoked`.
     pub state: String,
-    /// Until when, if nobody revokes them.
+    /// Expiry time, unless they are revoked before.
     pub expires_at: Timestamp,
-    /// Since when they are refused.
+    /// Time of their revocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
 }

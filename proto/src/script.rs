@@ -1,40 +1,40 @@
-//! First line of a script: which program reads the rest. What the kernel makes of `#!` is made of it here, for the file
-//! itself is executable to nobody. Whatever cannot be honoured is refused, when a manifest is applied.
+//! The first line of a script, which names its interpreter. The kernel's handling of `#!` is reproduced here, because
+//! the script file itself lacks the execute permission. An unusable line is refused when a manifest is applied.
 
-/// Longest first line that the kernel reads as a whole, with the `#!` (BINPRM_BUF_SIZE, less its NUL).
+/// Longest first line that the kernel reads in full, including the `#!` (BINPRM_BUF_SIZE, less its NUL).
 pub const FIRST_LINE_BYTES_MAX: usize = 255;
 
-/// The program that reads a script, and its one argument before the script's path.
+/// The interpreter of a script, and its one argument before the script's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interpreter<'s> {
-    /// An absolute path.
+    /// Its absolute path.
     pub program: &'s str,
-    /// All that follows it in the line: the kernel does not part it at blanks.
+    /// The rest of the line: the kernel passes it as one argument, blanks included.
     pub argument: Option<&'s str>,
 }
 
-/// Why a first line cannot be honoured.
+/// Why a first line is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FirstLineError {
-    /// Nothing follows `#!`.
+    /// The program after `#!` is missing.
     #[error("'#!' in its first line, and no program behind it")]
     NoProgram,
-    /// The kernel would look in whatever directory it is in.
+    /// The path is relative: the kernel would resolve it against its working directory.
     #[error("'#!' in its first line, and no absolute path behind it")]
     NotAbsolute,
-    /// From an editor of another system.
+    /// The line ends in a carriage return, from an editor of another system.
     #[error("its first line ends in a carriage return, which the program's name would end in too")]
     CarriageReturn,
-    /// The kernel cuts it off.
+    /// The kernel would truncate the line.
     #[error("its first line is longer than 255 bytes, more than Linux reads of it")]
     TooLong,
-    /// `env` looks for one program whose name has a blank in it.
+    /// `env` would look for one program with a blank in its name.
     #[error("'env' gets all that follows as one program's name, blanks and options too")]
     EnvOptions,
 }
 
 impl FirstLineError {
-    /// What would be right.
+    /// A correct form of the line.
     #[must_use]
     pub const fn cure(self) -> &'static str {
         match self {
@@ -46,10 +46,10 @@ impl FirstLineError {
     }
 }
 
-/// The program that a script's first line names. None: it names none, and bash reads it.
+/// Parse the interpreter from a script's first line. None: the line has no `#!`, and bash reads the script.
 ///
 /// # Errors
-/// [`FirstLineError`] if the line cannot be honoured.
+/// [`FirstLineError`] if the line is unusable.
 pub fn interpreter(script: &str) -> Result<Option<Interpreter<'_>>, FirstLineError> {
     let line = script.split('\n').next().unwrap_or_default();
     let Some(named) = line.strip_prefix("#!") else { return Ok(None) };

@@ -1,12 +1,12 @@
 //! "Did you mean …?": the known name closest to a mistyped one.
 
-/// Letters of a name for each mistake in it.
+/// Number of letters for each mistake allowed.
 const LETTERS_PER_MISTAKE: usize = 3;
-/// Longest name that is compared, in bytes: comparing takes the product of both lengths.
+/// Longest name that is compared, in bytes: the cost is the product of both lengths.
 const NAME_BYTES_MAX: usize = 253;
 
-/// The known name closest to `name`, with at most a third of the letters wrong. Case and what stands before a '/' do
-/// not count; names that differ in their digits are different names.
+/// The known name closest to `name`, with at most a third of the letters wrong. Case and any prefix up to a '/' are
+/// ignored. Digits must match exactly.
 #[must_use]
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let own = |name: &str| name.rsplit('/').next().unwrap_or_default().to_lowercase();

@@ -1,5 +1,5 @@
-//! The client's side of every connection to a coordinator: TLS 1.3 only, one crypto provider, one fixed server name.
-//! Agent and musterctl both connect here; the acceptor is the coordinator's (`coordinator/src/server/tls.rs`).
+//! The client side of every connection to a coordinator: TLS 1.3 only, one crypto provider, one fixed server name.
+//! Agent and musterctl both connect here; the coordinator's acceptor is in `coordinator/src/server/tls.rs`.
 
 mod verify;
 
@@ -24,80 +24,80 @@ pub use verify::spki_sha256;
 
 use crate::address::host_and_port;
 
-/// The DNS name in every coordinator's certificate, whatever address it is reached at. Who may speak for the
-/// coordinator is decided by the CA alone, so a moved address or a new load balancer needs no new certificate.
+/// The DNS name in every coordinator's certificate, independent of its address. The CA alone decides which server is a
+/// coordinator, so certificates stay valid when an address moves or a load balancer is added.
 pub const SERVER_NAME: &str = "coordinator.muster.internal";
-/// HTTP/2 and nothing else.
+/// HTTP/2 only.
 pub const ALPN: &[u8] = b"h2";
-/// Time for TCP and TLS together.
+/// Timeout for TCP and TLS together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A handshake that is cut is tried so often in all, where nobody would try later: some three seconds.
+/// Most attempts at a handshake that is cut off, for callers that rely on these retries: about three seconds.
 const TRIES_MAX: u32 = 6;
-/// Wait before the second try; doubled before each that follows.
+/// Wait before the second attempt; doubled before each further one.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A certificate and its key, both PEM.
 #[derive(Clone)]
 pub struct Identity {
-    /// Leaf first.
+    /// Certificate chain, leaf first.
     pub certificate_pem: String,
-    /// PKCS#8.
+    /// Private key, PKCS#8.
     pub key_pem: String,
 }
 
-/// Credentials that cannot be used.
+/// Why credentials are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// PEM that does not parse, or holds nothing of the kind.
+    /// PEM that is malformed, or that lacks the expected section.
     #[error("{what} is not valid PEM: {}", pem_fault(problem))]
     Pem {
         /// CA, certificate or key.
         what: &'static str,
-        /// What the parser found.
+        /// The parser's error.
         problem: pem::Error,
     },
-    /// PEM of a certificate, and no certificate in it.
+    /// PEM whose certificate is invalid.
     #[error("{what} is damaged: it is PEM, but no certificate")]
     Damaged {
-        /// Which.
+        /// Name of the credential.
         what: &'static str,
     },
-    /// Certificates, key or CA that do not fit together.
+    /// Mismatched certificates, key or CA.
     #[error("the TLS credentials are unusable")]
     Config(#[source] rustls::Error),
-    /// A CA list that verifies nothing.
+    /// A CA list that is unusable for verification.
     #[error("no usable CA certificate")]
     Roots(#[source] rustls::client::VerifierBuilderError),
 }
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Not `HOST:PORT`, or the name does not resolve.
+    /// Invalid `HOST:PORT`, or an unresolvable name.
     #[error("cannot resolve {address}{}", address_hint(address))]
     Resolve {
-        /// As given.
+        /// The address as given.
         address: String,
-        /// What the resolver says.
+        /// The resolver's error.
         #[source]
         source: io::Error,
     },
-    /// Nobody answers there.
+    /// The address is unreachable.
     #[error("cannot reach {address}")]
     Tcp {
-        /// As given.
+        /// The address as given.
         address: String,
-        /// What the kernel says.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
     /// No answer within [`CONNECT_TIMEOUT`].
     #[error("{address} does not answer within {} s", CONNECT_TIMEOUT.as_secs())]
     Timeout {
-        /// As given.
+        /// The address as given.
         address: String,
     },
-    /// The right CA, but the certificate is not valid at this machine's time.
+    /// The CA is right, but the certificate is invalid at this machine's time.
     #[error(
         "ClockSkew: this machine's time is {ours}, but the coordinator's certificate is valid from {not_before} to \
          {not_after}; one of the two has a wrong clock: set it (the CA is the right one)"
@@ -110,36 +110,36 @@ pub enum ConnectError {
         /// End of it.
         not_after: String,
     },
-    /// Not the CA whose digest the join token carries. Nothing secret was sent.
+    /// The CA's digest differs from the one in the join token. No secret was sent.
     #[error("{address} is not the coordinator that made this token (its CA's digest differs); nothing was sent to it")]
     PinMismatch {
-        /// As given.
+        /// The address as given.
         address: String,
     },
-    /// Something answers there, and it is no coordinator: a coordinator speaks TLS 1.3.
+    /// The peer lacks TLS 1.3, so it is no coordinator.
     #[error("{address} does not speak TLS 1.3, so it is no coordinator (is the port the right one?)")]
     NotTls13 {
-        /// As given.
+        /// The address as given.
         address: String,
-        /// What TLS says.
+        /// The error of TLS.
         #[source]
         source: io::Error,
     },
-    /// The handshake failed otherwise.
+    /// The handshake failed for another reason.
     #[error("the TLS handshake with {address} failed")]
     Tls {
-        /// As given.
+        /// The address as given.
         address: String,
-        /// What TLS says.
+        /// The error of TLS.
         #[source]
         source: io::Error,
     },
-    /// HTTP/2 did not come up.
+    /// HTTP/2 failed to start.
     #[error("no HTTP/2 connection with {address}")]
     Http {
-        /// As given.
+        /// The address as given.
         address: String,
-        /// What the transport says.
+        /// The transport's error.
         #[source]
         source: tonic::transport::Error,
     },
@@ -147,29 +147,29 @@ pub enum ConnectError {
 
 /// A connection to a coordinator.
 pub struct Connection {
-    /// For the generated clients.
+    /// Channel for the generated clients.
     pub channel: Channel,
-    /// Of our end: the address that reaches the coordinator.
+    /// Local address, by which the coordinator is reached.
     pub local: SocketAddr,
 }
 
-/// The one crypto provider.
+/// The crypto provider of every connection.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// Certificates of a PEM text.
+/// Parse the certificates of a PEM text.
 ///
 /// # Errors
-/// [`TlsError::Pem`] if it does not parse.
+/// [`TlsError::Pem`] if it is malformed.
 pub fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|problem| TlsError::Pem { what, problem })
 }
 
-/// Trusts the given CAs; shows `identity` if there is one.
+/// Build a configuration that trusts the given CAs and presents `identity`, if given.
 ///
 /// # Errors
 /// [`TlsError`] if the credentials are unusable.
@@ -183,15 +183,16 @@ pub fn client_config(ca_pem: &str, identity: Option<&Identity>) -> Result<Arc<Cl
     config(Arc::new(verify::Dated::new(webpki)), identity)
 }
 
-/// Trusts the CA in the server's chain whose public key info has this SHA-256. For enrolment, before the CA is known.
+/// Build a configuration that trusts the CA in the server's chain whose public key info has this SHA-256. For
+/// enrolment, before the CA is known.
 ///
 /// # Errors
-/// [`TlsError`] if no configuration can be built.
+/// [`TlsError`] if building the configuration fails.
 pub fn pinned_config(ca_spki_sha256: [u8; 32]) -> Result<Arc<ClientConfig>, TlsError> {
     config(Arc::new(verify::Pinned::new(ca_spki_sha256)), None)
 }
 
-/// What the parser found, in words: it has bytes as numbers. Nothing of the text itself, which may be a key.
+/// The parser's error in words: it has bytes as numbers. The text itself is left out: it may be a key.
 fn pem_fault(problem: &pem::Error) -> String {
     match problem {
         pem::Error::MissingSectionEnd { end_marker } => {
@@ -204,15 +205,15 @@ fn pem_fault(problem: &pem::Error) -> String {
     }
 }
 
-/// An error's own words, without the address of rustls' manual, which says nothing to an operator.
+/// The error's own words; the link to rustls' manual, useless to operators, is cut.
 #[must_use]
 pub fn without_manual(said: &str) -> &str {
     said.split_once(": https://docs.rs/rustls").map_or(said, |(said, _)| said)
 }
 
 impl ConnectError {
-    /// Did whoever answered cut the handshake off without a word? So does a coordinator that many connect to and say
-    /// nothing, and one that is killed.
+    /// Did the peer cut off the handshake without an alert? A coordinator does so under too many idle connections, or
+    /// when it is killed.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         let mut next: Option<&(dyn std::error::Error + 'static)> = match self {
@@ -235,14 +236,14 @@ impl ConnectError {
         false
     }
 
-    /// Is it an address that can never be right, wherever it is resolved?
+    /// Is the address invalid everywhere, whatever the resolver?
     #[must_use]
     pub fn is_malformed_address(&self) -> bool {
         matches!(self, Self::Resolve { address, .. } if !address_hint(address).is_empty())
     }
 }
 
-/// What is wrong with an address that no resolver can take.
+/// Why an address is malformed.
 fn address_hint(address: &str) -> String {
     host_and_port(address).err().map(|fault| format!(": {fault}")).unwrap_or_default()
 }
@@ -270,21 +271,21 @@ fn config(verifier: Arc<dyn ServerCertVerifier>, identity: Option<&Identity>) ->
     Ok(Arc::new(config))
 }
 
-/// Connects to `address` (`HOST:PORT`), within [`CONNECT_TIMEOUT`]. One connection: who wants another calls again.
+/// Open one connection to `address` (`HOST:PORT`), within [`CONNECT_TIMEOUT`].
 ///
 /// # Errors
-/// [`ConnectError`], which says what to do where something can be done.
+/// [`ConnectError`], which says what to do where possible.
 pub async fn connect(address: &str, config: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
     tokio::time::timeout(CONNECT_TIMEOUT, dial(address, config))
         .await
         .unwrap_or_else(|_| Err(ConnectError::Timeout { address: address.to_owned() }))
 }
 
-/// As [`connect`], for who would not come again by himself: a handshake that was cut is tried again, some times, each
+/// As [`connect`], for callers that rely on these retries: it retries a handshake that was cut off a few times, each
 /// after a longer wait.
 ///
 /// # Errors
-/// [`ConnectError`], of the last try.
+/// [`ConnectError`], of the last attempt.
 pub async fn connect_again(address: &str, config: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
     let mut wait = TRY_AGAIN_AFTER;
     for _ in 1..TRIES_MAX {
@@ -297,7 +298,7 @@ pub async fn connect_again(address: &str, config: Arc<ClientConfig>) -> Result<C
     connect(address, config).await
 }
 
-/// Between half of a wait and one and a half times as long: many that wait do not come back in step.
+/// Between half and one and a half times a wait: spreads the retries of many clients.
 #[must_use]
 pub fn spread(wait: Duration) -> Duration {
     let part = u32::from(Uuid::new_v4().as_bytes()[0]);
@@ -333,8 +334,8 @@ async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<Connection, Co
     Ok(Connection { channel, local })
 }
 
-/// The first address that answers, in the resolver's order. Each has an equal share of the time, and one is left for
-/// what comes after: an address that drops what is sent to it must not hide the others.
+/// The first address that answers, in the resolver's order. Each gets an equal share of the time, and one share remains
+/// for the handshake: an address that drops packets would otherwise hide the others.
 async fn first_answer(addresses: &[SocketAddr], time: Duration) -> io::Result<TcpStream> {
     let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX).saturating_add(1);
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -355,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// A listener whose queue is full: the kernel drops whatever else wants to connect.
+    /// A listener whose queue is full: the kernel drops further connections.
     async fn silent() -> (TcpListener, Vec<TcpStream>) {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
@@ -399,7 +400,7 @@ mod tests {
         assert_eq!(without_manual("another"), "another");
     }
 
-    /// Somebody hangs up on the first, and is gone when the second comes.
+    /// The server closes the first connection; it is gone when the second comes.
     #[test]
     fn a_handshake_that_was_cut_is_tried_again() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

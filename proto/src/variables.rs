@@ -1,6 +1,6 @@
-//! `${…}` in params. *Early* variables are replaced by the coordinator and so are part of an item's hash; *late* ones
-//! (addresses that may move) travel as text and are replaced by the agent right before the start. A secret travels as
-//! its name and version; its value meets the text in the process that runs the item, and nowhere else.
+//! `${…}` in params. The coordinator replaces *early* variables, so they are part of an item's hash. *Late* ones
+//! (addresses that may move) travel as text; the agent replaces them right before the start. A secret travels as its
+//! name and version; only the process that runs the item sees its value in the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,38 +8,38 @@ use serde_json::{Map, Value};
 
 use crate::model::SecretName;
 
-/// Replaced by the coordinator.
+/// Variables that the coordinator replaces.
 pub const EARLY: &[&str] =
     &["machine.name", "machine.hostname", "cluster.name", "cluster.release", "cluster.controlPlaneNodes"];
-/// Replaced by the agent; out of the hash.
+/// Variables that the agent replaces; excluded from the hash.
 pub const LATE: &[&str] = &["machine.internalIP", "cluster.controlNodeIP"];
-/// Prefix of the variables that stand for a secret's value; late.
+/// Prefix of the variables that stand for a secret's value; they are late.
 pub const SECRET_PREFIX: &str = "secret.";
-/// Between a secret's name and its version. In no name, so that the two part without doubt.
+/// Separates a secret's name from its version; invalid in names.
 const VERSION_MARK: char = '@';
-/// The one param that is never searched for variables: shell has its own `${}`.
+/// The one param whose `${}` are left alone: they belong to the shell.
 pub const VERBATIM_PARAM: &str = "script";
 
-/// The param that carries an item's `vars`: a JSON object whose texts are searched one by one, its names not. A
-/// manifest cannot name it: no param's name begins so.
+/// The param that carries an item's `vars`: a JSON object. Its values are searched one by one, its names are left
+/// alone. Manifests cannot set it: params' names begin with a letter.
 pub const VARS_PARAM: &str = "_vars";
 
-/// What is wrong with a param's text.
+/// Why a param's text is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VariableError {
-    /// `$` that begins neither `${name}` nor `$$`.
+    /// A `$` that begins something other than `${name}` or `$$`.
     #[error("a lone '$'; write '$$' for a dollar sign")]
     LoneDollar,
-    /// `${` without `}`.
+    /// `${` that lacks its `}`.
     #[error("'${{' without '}}'; write '$${{' for the text itself")]
     Unclosed,
-    /// Not one of the known names.
+    /// An unknown name.
     #[error("unknown variable '{0}'")]
     Unknown(String),
-    /// Known, but it has no value here and now.
+    /// A known name that has no value here.
     #[error("variable '{0}' has no value here")]
     NoValue(String),
-    /// The param that carries `vars` is no JSON object.
+    /// The param that carries `vars` is malformed.
     #[error("not a JSON object")]
     NotVars,
 }
@@ -51,7 +51,7 @@ enum Piece<'a> {
     Variable(&'a str),
 }
 
-/// Cuts a text into pieces.
+/// Split a text into pieces.
 fn pieces(mut text: &str) -> Result<Vec<Piece<'_>>, VariableError> {
     let mut found = Vec::new();
     while let Some(at) = text.find('$') {
@@ -87,7 +87,7 @@ fn unknown(name: &str) -> VariableError {
     VariableError::Unknown(name.to_owned())
 }
 
-/// The variables of a text, all of them known.
+/// The variables of a text; all must be known.
 ///
 /// # Errors
 /// [`VariableError`] for the first fault.
@@ -95,7 +95,7 @@ pub fn names(text: &str) -> Result<Vec<&str>, VariableError> {
     pieces(text)?
         .into_iter()
         .filter_map(|piece| match piece {
-            // A version is given by the coordinator, never by a manifest.
+            // Only the coordinator may add a version.
             Piece::Variable(name) if name.contains(VERSION_MARK) => Some(Err(unknown(name))),
             Piece::Variable(name) if EARLY.contains(&name) || LATE.contains(&name) => Some(Ok(name)),
             Piece::Variable(name) if secret_of(name).is_some() => Some(Ok(name)),
@@ -105,7 +105,7 @@ pub fn names(text: &str) -> Result<Vec<&str>, VariableError> {
         .collect()
 }
 
-/// The secrets that some params refer to, in order, each once. A param that does not parse refers to none.
+/// The secrets that some params refer to, sorted and unique. A param that fails to parse is skipped.
 #[must_use]
 pub fn secrets_of(params: &BTreeMap<String, String>) -> Vec<SecretName> {
     let found: BTreeSet<SecretName> = params.iter().flat_map(|(name, text)| secrets_of_param(name, text)).collect();
@@ -135,7 +135,7 @@ fn secrets_in_value(value: &Value) -> Vec<SecretName> {
     }
 }
 
-/// An item's `vars`, from the param that carries them.
+/// Parse an item's `vars` from the param that carries them.
 ///
 /// # Errors
 /// [`VariableError::NotVars`].
@@ -143,7 +143,7 @@ pub fn vars(text: &str) -> Result<Map<String, Value>, VariableError> {
     serde_json::from_str(text).map_err(|_| VariableError::NotVars)
 }
 
-/// A param with its variables replaced: as a whole, or in each text of `vars`, whose form no value can change.
+/// Replace the variables in a param: in the whole text, or in each value of `vars`, whose structure stays fixed.
 ///
 /// # Errors
 /// [`VariableError`] for the first fault.
@@ -184,16 +184,16 @@ fn secrets_in(text: &str) -> Vec<SecretName> {
     pieces(text).unwrap_or_default().into_iter().filter_map(secret).collect()
 }
 
-/// What becomes of a variable in [`rewritten`].
+/// Replacement of a variable in [`rewritten`].
 enum Put<'a> {
-    /// It stays a variable, of this name.
+    /// It stays a variable with this name.
     Variable(String),
-    /// Its value takes its place.
+    /// Its value replaces it.
     Value(&'a str),
 }
 
-/// Replaces some variables. `$$` stays as it is, and a `$` in a value becomes `$$`, so that the result is again a text
-/// for [`replace_late`].
+/// Replace some variables. `$$` stays, and a `$` in a value becomes `$$`, so the result is again a text for
+/// [`replace_late`].
 fn rewritten<'a>(text: &str, put: impl Fn(&str) -> Result<Put<'a>, VariableError>) -> Result<String, VariableError> {
     let mut result = String::with_capacity(text.len());
     for piece in pieces(text)? {
@@ -213,8 +213,8 @@ fn rewritten<'a>(text: &str, put: impl Fn(&str) -> Result<Put<'a>, VariableError
     Ok(result)
 }
 
-/// Replaces the early variables. Late ones stay; a secret gets its version, `${secret.NAME@VERSION}`, which `values`
-/// has under `secret.NAME`: so an item's hash moves with the version and never knows the value.
+/// Replace the early variables. Late ones stay. A secret gets its version, `${secret.NAME@VERSION}`, which `values` has
+/// under `secret.NAME`: an item's hash depends on the version, but is independent of the value.
 ///
 /// # Errors
 /// [`VariableError`] for the first fault.
@@ -228,7 +228,8 @@ pub fn replace_early(text: &str, values: &BTreeMap<&str, String>) -> Result<Stri
     })
 }
 
-/// Replaces the late variables but those of secrets: a text for [`replace_late`], to be read where the secrets are.
+/// Replace the late variables except secrets. The result is a text for [`replace_late`] where the secrets are
+/// available.
 ///
 /// # Errors
 /// [`VariableError`] for the first fault.
@@ -241,7 +242,7 @@ pub fn replace_all_but_secrets(text: &str, values: &BTreeMap<String, String>) ->
     })
 }
 
-/// Replaces the late variables and `$$`: the text as the runner gets it. `values` has a secret under `secret.NAME`,
+/// Replace the late variables and `$$`: the text as the runner gets it. `values` has a secret under `secret.NAME`,
 /// whatever its version.
 ///
 /// # Errors

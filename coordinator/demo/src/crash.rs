@@ -1,4 +1,4 @@
-//! `--crash`: the worst moment, made on purpose.
+//! `--crash`: a crash at the worst moment, on purpose.
 
 use std::{fs, time::Duration};
 
@@ -10,11 +10,11 @@ use super::{
     fleet::DemoFleet,
 };
 
-/// Between two looks at effects.log: well below the length of an item.
+/// Polling interval of effects.log: well below the length of an item.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Waits for an item in the middle (a worker's, where there are workers), kills the coordinator and that machine's
-/// agent with SIGKILL, starts them again. What was done, as lines to show, goes to `say` one by one.
+/// Wait for a running item (a worker's, if there are workers), kill the coordinator and that machine's agent with
+/// SIGKILL, and restart them. Each step goes to `say` as a line.
 pub(super) async fn crash(
     fleet: &mut DemoFleet<'_>,
     workers: bool,
@@ -39,7 +39,7 @@ pub(super) async fn crash(
     fleet.coordinator_answers().await
 }
 
-/// An item of such a machine that has started and not ended. A half-written last line is looked at again later.
+/// A running item of such a machine. A half-written last line is read again later.
 fn open_item(fleet: &DemoFleet<'_>, prefix: &str) -> Option<Effect> {
     let text = fs::read_to_string(fleet.layout().effects()).ok()?;
     let effects = parse(&text).ok()?;

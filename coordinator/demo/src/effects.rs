@@ -1,4 +1,4 @@
-//! What really happened, from what the items themselves wrote: the evidence for order, width and "once".
+//! Evidence from what the items themselves wrote: their order, concurrency and single execution.
 
 use std::collections::BTreeMap;
 
@@ -13,34 +13,34 @@ pub(super) struct Effect {
     pub(super) machine: String,
     pub(super) item: String,
     pub(super) is_start: bool,
-    /// Of an update: the item's version there.
+    /// The item's version in an update.
     release: Option<String>,
 }
 
-/// What the lines prove.
+/// Result of the check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Findings {
-    /// Promises that were broken; empty when all is well.
+    /// Broken guarantees; empty on success.
     pub(super) violations: Vec<String>,
-    /// Items that started and ended.
+    /// Number of items that started and ended.
     pub(super) items: usize,
-    /// First start to last end.
+    /// Time from the first start to the last end.
     pub(super) makespan_ms: u64,
-    /// Workers in deploy at the same time, at most.
+    /// Most workers in deploy at the same time.
     pub(super) workers_at_once: usize,
-    /// From a slot's being free to the next machine's first item, in milliseconds, sorted.
+    /// Times from a slot's release to the next machine's first item, in milliseconds, sorted.
     pub(super) handovers_ms: Vec<u64>,
 }
 
 impl Findings {
-    /// The middle one.
+    /// Median of the hand-over times.
     pub(super) fn handover_median_ms(&self) -> Option<u64> {
         self.handovers_ms.get(self.handovers_ms.len() / 2).copied()
     }
 }
 
-/// Reads `<unix ms> <machine> <item> start|end <attempt> <phase>`, in an update `<version>` as well. The lines of the
-/// toy controller are another's to read.
+/// Parse `<unix ms> <machine> <item> start|end <attempt> <phase>`, with `<version>` in an update. Lines of the toy
+/// controller are skipped.
 pub(super) fn parse(text: &str) -> Result<Vec<Effect>, String> {
     let of_items = text.lines().filter(|line| moves::parse(line).is_none());
     of_items.map(|line| effect(line).ok_or_else(|| format!("effects.log: not a line of ours: {line}"))).collect()
@@ -60,12 +60,12 @@ fn effect(line: &str) -> Option<Effect> {
     words.next().is_none().then_some(Effect { at_ms, machine, item, is_start, release })
 }
 
-/// Those of the deployment (None), or of an update to this version.
+/// The effects of the deployment (None), or of an update to this version.
 pub(super) fn of_release(effects: &[Effect], release: Option<&str>) -> Vec<Effect> {
     effects.iter().filter(|effect| effect.release.as_deref() == release).cloned().collect()
 }
 
-/// Items that have started and not ended.
+/// Items that have started and are still running.
 pub(super) fn in_the_middle(effects: &[Effect]) -> Vec<&Effect> {
     let mut open: BTreeMap<(&str, &str), &Effect> = BTreeMap::new();
     for effect in effects {
@@ -78,15 +78,15 @@ pub(super) fn in_the_middle(effects: &[Effect]) -> Vec<&Effect> {
     open.into_values().collect()
 }
 
-/// When a machine's deploy began and ended.
+/// Start and end of a machine's deploy phase.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start_ms: u64,
     end_ms: u64,
 }
 
-/// Checks the lines against the promises: every item of every machine exactly once, control machines one after
-/// another, no worker before the last control machine's end, never more than 50 workers at once.
+/// Check the lines against the guarantees: every item of every machine ran exactly once, control machines ran one after
+/// another, workers only after the last of them, and at most 50 workers at once.
 pub(super) fn examine(effects: &[Effect], machines: &[String], items_each: u32) -> Findings {
     let mut findings = Findings::default();
     count(effects, machines, items_each, &mut findings);
@@ -171,7 +171,7 @@ fn width(workers: &[(&str, Span)], findings: &mut Findings) {
         .push(format!("{} workers were in deploy at once; at most {most} may be", findings.workers_at_once));
 }
 
-/// The k-th start that had to wait, less the k-th slot that became free.
+/// The k-th start that had to wait, minus the k-th slot release.
 fn handovers(controls: &[(&str, Span)], workers: &[(&str, Span)], findings: &mut Findings) {
     let handed = |freed_ms: u64, start_ms: u64| start_ms.saturating_sub(freed_ms);
     let mut all: Vec<u64> = Vec::new();

@@ -1,4 +1,4 @@
-//! The demo's processes: a coordinator, a file server, an agent per machine.
+//! Processes of the demo: a coordinator, a file server, an agent per machine.
 
 use std::{
     collections::BTreeMap,
@@ -18,29 +18,29 @@ use tokio::{
 
 use super::{Wanted, layout::Layout, shell::Line};
 
-/// Longest start of a process, until it answers.
+/// Timeout for a process to start and answer.
 const START_MAX: Duration = Duration::from_secs(30);
-/// Between two looks whether it does.
+/// Polling interval while it starts.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Machines that enrol at the same time.
+/// Most machines that enrol at the same time.
 const ENROLL_AT_ONCE: usize = 8;
-/// Of a process's log, shown when it dies.
+/// Length of the log tail that is shown when a process dies.
 const LOG_TAIL_BYTES: usize = 2048;
 
-/// All of them, running.
+/// All running processes.
 pub(super) struct DemoFleet<'a> {
     layout: &'a Layout,
     address: String,
-    /// Keep others off the two ports, also while nobody listens there.
+    /// Reserve the two ports, also while they are unused.
     _ports: [TcpSocket; 2],
     coordinator: Child,
     agents: BTreeMap<String, Child>,
-    /// Of the update.
+    /// Controller for the update.
     controller: Option<Child>,
 }
 
 impl<'a> DemoFleet<'a> {
-    /// Starts everything, in the order an operator would.
+    /// Start everything, in an operator's order.
     pub(super) async fn start(layout: &'a Layout, wanted: Wanted) -> Result<Self, Failure> {
         let [(address, port), (files_address, files_port)] = free_addresses()?;
         run(&layout.write_inputs(wanted, &format!("http://{files_address}/"))).await?;
@@ -67,7 +67,7 @@ impl<'a> DemoFleet<'a> {
         Ok(fleet)
     }
 
-    /// Waits until the coordinator answers, or is dead.
+    /// Wait until the coordinator answers or exits.
     pub(super) async fn coordinator_answers(&mut self) -> Result<(), Failure> {
         let wait = self.layout.wait_for_coordinator();
         let what = tokio::select! {
@@ -83,7 +83,7 @@ impl<'a> DemoFleet<'a> {
         Err(with_log(self.layout, "coordinator", what))
     }
 
-    /// Starts the file server; it has written its URL when it serves.
+    /// Start the file server; it writes its URL once it serves.
     async fn serve_artifacts(&self, address: &str) -> Result<(), Failure> {
         let mut server = background(&self.layout.serve_artifacts(address))?;
         let deadline = Instant::now() + START_MAX;
@@ -102,7 +102,7 @@ impl<'a> DemoFleet<'a> {
         Ok(())
     }
 
-    /// SIGKILL to the coordinator and to one machine's agent, and both are gone.
+    /// Send SIGKILL to the coordinator and to one machine's agent, and wait for their end.
     pub(super) async fn kill(&mut self, machine: &str) -> Result<(), Failure> {
         let cannot = |source| Failure::failed("cannot kill").because(source);
         self.coordinator.start_kill().map_err(cannot)?;
@@ -113,12 +113,12 @@ impl<'a> DemoFleet<'a> {
         Ok(())
     }
 
-    /// The commands that start them again.
+    /// The commands that restart them.
     pub(super) fn restart_lines(&self, machine: &str) -> [Line; 2] {
         [self.layout.run_coordinator(&self.address), self.layout.run_agent(machine)]
     }
 
-    /// Starts them again.
+    /// Restart them.
     pub(super) fn restart(&mut self, machine: &str) -> Result<(), Failure> {
         let [coordinator, agent] = self.restart_lines(machine);
         self.coordinator = coordinator.start()?;
@@ -130,15 +130,15 @@ impl<'a> DemoFleet<'a> {
         self.layout
     }
 
-    /// The toy controller belongs to it from now on.
+    /// Make the toy controller part of the fleet.
     pub(super) fn keep(&mut self, controller: Child) {
         self.controller = Some(controller);
     }
 }
 
-/// Two addresses on loopback where nobody listens now. Chosen beforehand, because manifest and credentials name them.
+/// Two free addresses on loopback. They are chosen first, because manifest and credentials contain them.
 fn free_addresses() -> Result<[(String, TcpSocket); 2], Failure> {
-    // Bound, not listening: whoever is told of the port may listen there, nobody is given it by chance.
+    // Bound only: a process that is told the port may listen there, and the kernel assigns it to no other.
     let reserve = || -> std::io::Result<(String, TcpSocket)> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
@@ -149,7 +149,7 @@ fn free_addresses() -> Result<[(String, TcpSocket); 2], Failure> {
     Ok([reserve().map_err(cannot)?, reserve().map_err(cannot)?])
 }
 
-/// Prints a command, runs it to its end, and shows what it said as comments.
+/// Print a command, run it to its end, and print its output as comments.
 pub(super) async fn run(line: &Line) -> Result<(), Failure> {
     terminal::print(&line.line())?;
     let output = line.output().await?;
@@ -161,7 +161,7 @@ pub(super) fn background(line: &Line) -> Result<Child, Failure> {
     line.start()
 }
 
-/// A failure that shows the end of a process's log.
+/// A failure with the end of a process's log.
 fn with_log(layout: &Layout, process: &str, what: String) -> Failure {
     let log = layout.log(process);
     let text = fs::read_to_string(&log).unwrap_or_default();

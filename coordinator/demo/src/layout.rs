@@ -1,4 +1,4 @@
-//! Where the demo's things are, and the commands that use them.
+//! Files of the demo, and the commands that use them.
 
 use std::{
     env, fs, io,
@@ -15,7 +15,7 @@ use super::{
     shell::{Line, quote_path},
 };
 
-/// Longest writing of the manifests, and of every MiB of the artifact.
+/// Timeout for writing the manifests, and forevery MiB of the artifact.
 const WRITE_MAX: Duration = Duration::from_secs(30);
 const WRITE_MAX_PER_MIB: Duration = Duration::from_millis(100);
 
@@ -24,11 +24,11 @@ pub(super) const ARTIFACT: &str = "artifact.bin";
 
 /// The directory of one demo, and the programs it runs.
 pub(super) struct Layout {
-    /// Absolute.
+    /// Absolute path.
     pub(super) dir: PathBuf,
-    /// Made by us, under a name of our own: ours to remove.
+    /// We created it under a generated name, so we may remove it.
     ours: bool,
-    /// Its processes have it in their environment.
+    /// Mark of the demo, in the environment of its processes.
     pub(super) mark: Mark,
     /// This program.
     demo: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Finds the programs and makes the directory.
+    /// Find the programs and create the directory.
     pub(super) fn make(dir: Option<&Path>) -> Result<Self, Failure> {
         let demo = env::current_exe()
             .and_then(fs::canonicalize)
@@ -63,7 +63,7 @@ impl Layout {
         self.dir.join("effects.log")
     }
 
-    /// The manifest that the update is to.
+    /// The manifest of the update.
     pub(super) fn second_manifest(&self) -> PathBuf {
         self.dir.join("manifest-2.yaml")
     }
@@ -101,7 +101,7 @@ impl Layout {
         self.dir.join("logs").join(format!("{process}.log"))
     }
 
-    /// The directories within; processes make their own.
+    /// Create the subdirectories; processes create their own.
     pub(super) fn make_dirs(&self) -> Result<(), Failure> {
         [self.artifacts(), self.tokens(), self.dir.join("machines"), self.dir.join("logs")]
             .iter()
@@ -197,7 +197,8 @@ impl Layout {
         self.ctl().arg("get").arg("machines").pair("--cluster", CLUSTER)
     }
 
-    /// What kills the coordinator and one machine's agent: both name the directory of their state.
+    /// The command that kills the coordinator and one machine's agent: both have their state directory on the command
+    /// line.
     pub(super) fn kill(&self, machine: &str) -> Line {
         let dir = regex(&self.dir.display().to_string());
         let pattern = format!("--state-dir {dir}/(coordinator --key-file .*|machines/{machine}$)");
@@ -216,7 +217,7 @@ impl Layout {
         self.line(&self.musterctl).path("--config", &self.config())
     }
 
-    /// After success: a directory nobody asked for by name goes.
+    /// After success, remove a generated directory.
     pub(super) fn remove_if_ours(&self) -> Result<(), Failure> {
         if !self.ours {
             return Ok(());
@@ -226,7 +227,7 @@ impl Layout {
     }
 }
 
-/// musterctl, muster-coordinator and muster-agent, which the demo runs.
+/// Paths of musterctl, muster-coordinator and muster-agent, which the demo runs.
 fn sisters(demo: &Path) -> Result<[PathBuf; 3], Failure> {
     let sisters = ["musterctl", "muster-coordinator", "muster-agent"].map(|name| demo.with_file_name(name));
     let missing: Vec<String> =
@@ -240,12 +241,12 @@ fn sisters(demo: &Path) -> Result<[PathBuf; 3], Failure> {
     ))
 }
 
-/// An update that takes the control plane down is made only where that is accepted.
+/// Accept control plane downtime for an update that needs it.
 fn accepting(line: Line, wanted: Wanted) -> Line {
     if wanted.goes_down() { line.arg("--accept-control-plane-downtime") } else { line }
 }
 
-/// A regular expression for this very text.
+/// A regular expression that matches exactly this text.
 fn regex(text: &str) -> String {
     text.chars().flat_map(|c| r".[]{}()*+?^$|\".contains(c).then_some('\\').into_iter().chain([c])).collect()
 }
@@ -260,7 +261,7 @@ fn new_dir() -> Result<PathBuf, Failure> {
     checked(dir)
 }
 
-/// The directory, made or found empty.
+/// The given directory, created or found empty.
 fn empty_dir(dir: &Path) -> Result<PathBuf, Failure> {
     let shown = dir.display();
     match fs::read_dir(dir).map(|entries| entries.count()) {
@@ -285,7 +286,7 @@ fn next_to_not_empty(dir: &Path) -> String {
     }
 }
 
-/// Paths go into a manifest and onto command lines: text without control characters.
+/// Reject control characters: paths go into a manifest and onto command lines.
 fn checked(dir: PathBuf) -> Result<PathBuf, Failure> {
     match dir.to_str() {
         Some(text) if !text.chars().any(char::is_control) => Ok(dir),
@@ -304,7 +305,7 @@ fn make_dir(dir: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 impl Layout {
-    /// One that is nowhere: paths and lines only.
+    /// A purely textual layout: paths and command lines only.
     pub(super) fn nowhere(dir: &str) -> Self {
         let program = |name: &str| Path::new("/bin").join(name);
         Self {

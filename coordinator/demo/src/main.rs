@@ -1,8 +1,9 @@
-//! `muster-demo`, which `musterctl demo` becomes: a whole fleet on this machine, from nothing to every machine Ready.
+//! `muster-demo`, which `musterctl demo` executes: a whole fleet on this machine, from nothing until every machine is
+//! Ready.
 //!
-//! It does nothing that an operator could not do by hand: it writes a manifest, then runs the public commands of
-//! muster-coordinator, muster-agent and musterctl, each printed as a line to paste. What it proves in the end it reads
-//! from `effects.log`, which the items themselves write.
+//! It does only what an operator could do by hand: it writes a manifest, then runs the public commands of
+//! muster-coordinator, muster-agent and musterctl, and prints each as a line to paste. It checks the result with
+//! `effects.log`, which the items themselves write.
 
 mod crash;
 mod effects;
@@ -42,15 +43,15 @@ use self::{fleet::DemoFleet, layout::Layout};
 const CONTROLLER: &str = "toy";
 /// Name of the demo's cluster.
 const CLUSTER: &str = "demo";
-/// How a line begins that is no command.
+/// Prefix of comment lines.
 const COMMENT: &str = "# ";
-/// Bash items each machine has in `deploy`.
+/// Bash items of each machine in `deploy`.
 const DEPLOY_ITEMS: u32 = 2;
-/// Longest a fleet may take beyond what its items take: connecting, downloading, a crash.
+/// Most time a fleet may need beyond that of its items: connecting, downloading, a crash.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Fewest control machines of which one may be away, by majority.
+/// Fewest control machines that keep a majority while one is away.
 const CONTROLS_TO_MISS_ONE: u32 = 3;
-/// Most machines of one type. The demo is for one computer.
+/// Most machines of one type: the demo runs on one computer.
 const MACHINES_MAX: i64 = 200;
 
 /// See a fleet deploy itself, on this computer alone
@@ -158,14 +159,14 @@ enum Command {
     },
 }
 
-/// What the fleet is to look like.
+/// Description of the fleet.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     control: u32,
     workers: u32,
     seconds_per_item: f64,
     artifact_mib: u32,
-    /// So many workers at once are updated after the deployment.
+    /// Number of workers updated at once after the deployment.
     update_width: Option<u32>,
 }
 
@@ -175,12 +176,12 @@ impl Wanted {
         control.chain((1..=self.workers).map(|at| format!("worker-{at}"))).collect()
     }
 
-    /// Are there too few control machines for one to be missed? The coordinator updates such a cluster only on request.
+    /// Are there too few control machines to lose one? The coordinator updates such a cluster only on request.
     const fn goes_down(&self) -> bool {
         self.control < CONTROLS_TO_MISS_ONE
     }
 
-    /// Shortest time in which the deploy phase can be done.
+    /// Shortest possible time of the deploy phase.
     fn ideal(&self) -> Duration {
         let turns = self.control + self.workers.div_ceil(muster_proto::model::WORKERS_AT_ONCE_MAX);
         Duration::from_secs_f64(self.seconds_per_item) * DEPLOY_ITEMS * turns
@@ -198,7 +199,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads the URL below which the artifact is; what is returned ends with `/`.
+/// Parse the base URL of the artifact; the result ends with `/`.
 fn base_url(text: &str) -> Result<String, String> {
     let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
@@ -245,7 +246,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     if told.is_ok() && args.keep {
         return say_it_stays(&layout);
     }
-    // Everything ends, also where nobody reads any more.
+    // End all processes, even if stdout is closed.
     let said = terminal::print(&layout.stop().line());
     stop::end_all(&layout.dir, &layout.mark).await?;
     match &told {
@@ -267,7 +268,7 @@ fn say_it_stays(layout: &Layout) -> Result<(), Failure> {
     terminal::print(&layout.stop().line())
 }
 
-/// The whole story, or the signal that ends it.
+/// Run the demo to its end, or until a signal.
 async fn tell(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failure> {
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
@@ -303,8 +304,8 @@ async fn story(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failu
     }
 }
 
-/// Shows `watch` until the fleet is Ready, and makes the crash on the way. Returned: lines about it that could not be
-/// shown between the bars of a terminal.
+/// Show `watch` until the fleet is Ready, with the crash on the way. Return the lines about the crash that had to wait
+/// because a terminal showed bars.
 async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Wanted, crash: bool) -> Result<Vec<String>, Failure> {
     let slow = too_slow(fleet.layout());
     let mut screen = Screen::marked(COMMENT);

@@ -1,4 +1,4 @@
-//! The demo's manifest, and the artifact it names.
+//! The demo's manifest, and the artifact in it.
 
 use std::{
     fmt::Write as _,
@@ -15,12 +15,13 @@ use super::{
     layout::{ARTIFACT, Layout},
 };
 
-/// Written at a time.
+/// Bytes written at a time.
 const BLOCK_BYTES: usize = 1024 * 1024;
-/// Start of the pseudo-random sequence: every run makes the same artifact.
+/// Seed of the pseudo-random sequence: every run makes the same artifact.
 const SEED: u64 = 0x6d75_7374_6572;
 
-/// One deploy item: says in effects.log when it starts and ends. One printf a line, in append mode: lines never mix.
+/// One deploy item: it records its start and end in effects.log. Each line is one printf in append mode, so lines stay
+/// whole.
 const SCRIPT: &str = r#"set -eu
 effect() {
   local us=${EPOCHREALTIME/[.,]/}
@@ -33,8 +34,7 @@ sleep "$MUSTER_PARAM_SECONDS"
 effect end
 "#;
 
-/// Writes all that a fleet needs from outside into an empty directory: the artifact, and the manifests that have
-/// machines fetch it from below this URL.
+/// Write all external inputs of a fleet into an empty directory: the artifact, and manifests with the artifact's URL.
 pub(super) fn write_inputs(layout: &Layout, wanted: Wanted, base_url: &str) -> Result<(), Failure> {
     layout.make_dirs()?;
     let sha256 = write_artifact(layout, wanted.artifact_mib)?;
@@ -50,7 +50,7 @@ pub(super) fn write_inputs(layout: &Layout, wanted: Wanted, base_url: &str) -> R
     terminal::print(&format!("Written: {} ({} MiB of noise)", layout.artifact().display(), wanted.artifact_mib))
 }
 
-/// Writes the artifact; its SHA-256, as hex digits.
+/// Write the artifact; return its SHA-256 as hex digits.
 fn write_artifact(layout: &Layout, mib: u32) -> Result<String, Failure> {
     let path = layout.artifact();
     random_file(&path, mib).map_err(|source| {
@@ -80,7 +80,7 @@ fn random_file(path: &Path, mib: u32) -> io::Result<String> {
     Ok(hex)
 }
 
-/// Sebastiano Vigna's SplitMix64: fast, and no compressor makes it small.
+/// Sebastiano Vigna's SplitMix64: fast and incompressible.
 const fn splitmix64(state: u64) -> u64 {
     let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -88,16 +88,16 @@ const fn splitmix64(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The version of the second release's items: the seventh word of their lines in effects.log.
+/// Version of the second release's items: the seventh word of their lines in effects.log.
 pub(super) const SECOND: &str = "2";
 
-/// The manifest that an update is to: other versions of both scripts.
+/// The manifest of the update: new versions of both scripts.
 fn second(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str, width: u32) -> String {
     let settings = format!("  maxWorkerUpgradeCount: {width}\n  workloadControllers: [{CONTROLLER}]\n");
     release(layout, wanted, (base_url, sha256), SECOND, &settings)
 }
 
-/// The manifest's text.
+/// Text of the manifest.
 fn text(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str) -> String {
     release(layout, wanted, (base_url, sha256), "1", "")
 }
@@ -158,7 +158,7 @@ spec:
     )
 }
 
-/// A param's text, no variable in it, as a YAML scalar.
+/// A param's literal text as a YAML scalar, with `$` escaped.
 fn value(text: &str) -> String {
     quoted(&text.replace('$', "$$"))
 }

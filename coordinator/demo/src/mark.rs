@@ -1,5 +1,5 @@
-//! What tells a demo's directory and processes from all others: a random word, in a file of the one and in the
-//! environment of the others. Without it, ending "what runs in /tmp" would end whatever names /tmp.
+//! Identity of a demo's directory and processes: a random word in a file of the directory and in the environment of the
+//! processes. It ensures that stopping a demo in /tmp spares other processes that name /tmp.
 
 use std::{
     env, fs, io,
@@ -10,9 +10,9 @@ use std::{
 use musterctl::errors::Failure;
 use uuid::Uuid;
 
-/// The environment variable.
+/// Name of the environment variable.
 pub(super) const VARIABLE: &str = "MUSTER_DEMO";
-/// The file.
+/// Name of the file.
 const FILE: &str = "demo.mark";
 
 /// The word of one demo.
@@ -20,12 +20,12 @@ const FILE: &str = "demo.mark";
 pub(super) struct Mark(String);
 
 impl Mark {
-    /// That of the shell we were started in, so that pasted commands make one demo; else a new one.
+    /// The mark of the parent shell, so that pasted commands form one demo; else a new one.
     pub(super) fn given_or_new() -> Self {
         env::var(VARIABLE).ok().and_then(|text| Self::parse(&text)).unwrap_or_else(|| Self(Uuid::new_v4().to_string()))
     }
 
-    /// Marks a directory as this demo's.
+    /// Mark a directory as this demo's.
     pub(super) fn write(&self, dir: &Path) -> Result<(), Failure> {
         let path = file(dir);
         fs::OpenOptions::new()
@@ -38,7 +38,7 @@ impl Mark {
             .map_err(|source| Failure::failed(format!("cannot write {}", path.display())).because(source))
     }
 
-    /// The demo whose directory this is. None: of no demo.
+    /// The mark of a directory. None: it belongs to another program.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>, Failure> {
         let path = file(dir);
         match fs::read_to_string(&path) {
@@ -56,7 +56,7 @@ impl Mark {
         &self.0
     }
 
-    /// As it stands in an environment.
+    /// The mark as an assignment in an environment.
     pub(super) fn assignment(&self) -> String {
         format!("{VARIABLE}={}", self.0)
     }

@@ -1,13 +1,13 @@
-//! What an update really did, from what the items and the toy controller wrote: the evidence that every machine's
-//! workloads had moved before its items ran, and came back after.
+//! Evidence of an update, from what the items and the toy controller wrote: every machine's workloads moved before its
+//! items ran, and came back after.
 
 use std::collections::BTreeMap;
 
 use super::effects::Effect;
 
-/// Steps of one machine, in the order in which they must come. The items run between the third and the fourth.
+/// Steps of one machine, in their required order. The items run between the third and the fourth.
 const STEPS: [&str; 5] = ["request-seen", "workloads-moved", "lock-inactive", "request-gone", "lock-active"];
-/// The items run after this many steps.
+/// Number of steps before the items run.
 const STEPS_BEFORE_ITEMS: usize = 3;
 
 /// A line of the toy controller.
@@ -18,33 +18,33 @@ pub(super) struct Move {
     step: usize,
 }
 
-/// What the lines prove.
+/// Result of the check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Moves {
-    /// Promises that were broken; empty when all is well.
+    /// Broken guarantees; empty on success.
     pub(super) violations: Vec<String>,
-    /// Workers without their workloads at the same time, at most.
+    /// Most workers whose workloads were away at the same time.
     pub(super) workers_at_once: usize,
-    /// First request to last lock.
+    /// Time from the first request to the last lock.
     pub(super) makespan_ms: u64,
 }
 
-/// Reads `<unix ms> <machine> <step>`; None for a line of another sort.
+/// Parse `<unix ms> <machine> <step>`; None for any other line.
 pub(super) fn parse(line: &str) -> Option<Move> {
     let [at_ms, machine, step] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
     let step = STEPS.iter().position(|known| *known == step)?;
     Some(Move { at_ms: at_ms.parse().ok()?, machine: machine.to_owned(), step })
 }
 
-/// When each step of a machine was, and when its items ran.
+/// Times of a machine's steps and items.
 struct Story<'a> {
     machine: &'a str,
     steps: [u64; STEPS.len()],
     items: (u64, u64),
 }
 
-/// Checks the lines: each machine's story in order, control machines one by one and before all workers, never more than
-/// `width` workers without their workloads.
+/// Check the lines: each machine's steps are in order, control machines go one by one and before all workers, and at
+/// most `width` workers have their workloads away.
 pub(super) fn examine(moves: &[Move], items: &[Effect], machines: &[String], width: u32) -> Moves {
     let mut found = Moves::default();
     let mut stories = Vec::new();
@@ -91,7 +91,7 @@ fn in_order(stories: &[Story<'_>], found: &mut Moves) {
     }
 }
 
-/// From the workloads' leaving to the request's end.
+/// Time from the departure of the workloads to the end of the request.
 fn down(story: &Story<'_>) -> (u64, u64) {
     let [_, _, inactive, gone, _] = story.steps;
     (inactive, gone)
@@ -117,7 +117,7 @@ fn one_by_one(stories: &[Story<'_>], found: &mut Moves) {
 fn within(stories: &[Story<'_>], width: u32, found: &mut Moves) {
     let workers: Vec<(u64, u64)> =
         stories.iter().filter(|story| story.machine.starts_with("worker-")).map(down).collect();
-    // At the moment of a worker's going down: how many are, itself among them.
+    // Number of workers that are down when one goes down, itself included.
     let together = |at: u64| workers.iter().filter(|(start, end)| *start <= at && at < *end).count();
     found.workers_at_once = workers.iter().map(|(start, _)| together(*start)).max().unwrap_or(0);
     if u32::try_from(found.workers_at_once).is_ok_and(|most| most > width) {

@@ -1,4 +1,4 @@
-//! Commands as they are run and as they are printed: the same thing, so that pasting a line does what the demo did.
+//! Commands as they are run and printed. Both forms are equal: a pasted line does what the demo did.
 
 use std::{
     borrow::Cow,
@@ -17,23 +17,23 @@ use tokio::{
 
 use super::mark::{Mark, VARIABLE};
 
-/// Longest run of a command that is waited for.
+/// Timeout of a command in the foreground.
 const FOREGROUND_MAX: Duration = Duration::from_secs(60);
 
 /// One command.
 pub(super) struct Line {
     words: Vec<String>,
     kind: Kind,
-    /// Longest run, if it is waited for.
+    /// Timeout of a foreground command.
     most: Duration,
-    /// Of the demo it is part of; whoever pastes has it in the environment.
+    /// Mark of its demo; a person who pastes the line has it in the environment.
     mark: Option<Mark>,
 }
 
 enum Kind {
-    /// Waited for.
+    /// The demo waits for it.
     Foreground,
-    /// In a session of its own; output is appended to this file.
+    /// Runs in a session of its own; output is appended to this file.
     Background(PathBuf),
 }
 
@@ -64,7 +64,7 @@ impl Line {
         self.arg(option).arg_path(path)
     }
 
-    /// It may take longer than most commands do.
+    /// Set a timeout longer than the default.
     pub(super) fn within(mut self, most: Duration) -> Self {
         self.most = most;
         self
@@ -75,7 +75,7 @@ impl Line {
         self
     }
 
-    /// For people, and for their shell.
+    /// The command line, for people and their shells.
     pub(super) fn line(&self) -> String {
         let words: Vec<Cow<'_, str>> = self.words.iter().map(|word| quote(word)).collect();
         let words = words.join(" ");
@@ -85,7 +85,7 @@ impl Line {
         }
     }
 
-    /// Runs it to its end; what it wrote to stdout.
+    /// Run it to its end; return its stdout.
     pub(super) async fn output(&self) -> Result<Vec<u8>, Failure> {
         let cannot = |source| Failure::failed(format!("cannot run: {}", self.line())).because(source);
         let mut command = self.command(None);
@@ -102,7 +102,7 @@ impl Line {
         Err(Failure::failed(format!("{}: {}", output.status, self.line())).next(said.trim_end()))
     }
 
-    /// Starts it in a session of its own. It outlives us unless somebody ends it.
+    /// Start it in a session of its own. It outlives this process unless it is ended.
     pub(super) fn start(&self) -> Result<Child, Failure> {
         let cannot = |source: io::Error| {
             let failure = Failure::failed(format!("cannot start: {}", self.line()));
@@ -120,7 +120,7 @@ impl Line {
         };
         let log = log.map_err(cannot)?;
         let again = log.try_clone().map_err(cannot)?;
-        // Not the leader of a process group, setsid does not fork: the child's id is the program's.
+        // setsid forks only as the leader of a process group. The child is no leader, so its id is the program's.
         self.command(Some("setsid")).stdin(Stdio::null()).stdout(again).stderr(log).spawn().map_err(cannot)
     }
 
@@ -132,7 +132,7 @@ impl Line {
     }
 }
 
-/// A path as one word of a shell.
+/// A path as one word for a shell.
 pub(super) fn quote_path(path: &Path) -> String {
     quote(&path.display().to_string()).into_owned()
 }

@@ -1,4 +1,4 @@
-//! The end of a demo: every process that works in its directory, and what those have started.
+//! Ends a demo: every process that works in its directory, and their children.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,12 +20,12 @@ use tokio::time::{Instant, sleep};
 
 use super::mark::Mark;
 
-/// Time to end by itself after SIGTERM, and to be gone after SIGKILL.
+/// Timeouts after SIGTERM and after SIGKILL.
 const TERM_PATIENCE: Duration = Duration::from_secs(5);
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at the processes.
+/// Polling interval of the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The programs a demo starts.
+/// Programs that a demo starts.
 const PROGRAMS: [&str; 4] = ["muster-coordinator", "muster-agent", "musterctl", "muster-demo"];
 
 /// `musterctl demo --stop --dir DIR`.
@@ -44,8 +44,7 @@ pub(super) async fn run(dir: &Path) -> Result<(), Failure> {
     say_strangers(&absolute)
 }
 
-/// Programs of ours that work in the directory and were started without the demo's mark: whose they are, only their
-/// user knows.
+/// List programs of ours that work in the directory but lack the demo's mark: only their user knows their purpose.
 fn say_strangers(dir: &Path) -> Result<(), Failure> {
     let system = look()?;
     let ours = ourselves(&system);
@@ -62,7 +61,7 @@ fn say_strangers(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends every process of the demo with this mark in this (absolute) directory; how many there were.
+/// End every process of the demo with this mark in this (absolute) directory; return their number.
 pub(super) async fn end_all(dir: &Path, mark: &Mark) -> Result<usize, Failure> {
     let assignment = OsString::from(mark.assignment());
     let mut told: BTreeSet<Id> = BTreeSet::new();
@@ -70,7 +69,7 @@ pub(super) async fn end_all(dir: &Path, mark: &Mark) -> Result<usize, Failure> {
         let deadline = Instant::now() + patience;
         let mut signalled: BTreeSet<Id> = BTreeSet::new();
         loop {
-            // Looked up anew each time: a dying agent may just have started an item.
+            // Look them up again each time: a dying agent may just have started an item.
             let mut left = processes_of(dir, &assignment)?;
             left.extend(alive(&told)?);
             if left.is_empty() {
@@ -93,7 +92,7 @@ pub(super) async fn end_all(dir: &Path, mark: &Mark) -> Result<usize, Failure> {
         .next("Are they another user's? Look: ps -fp PID"))
 }
 
-/// A process: its number alone may be another's a moment later.
+/// Identity of a process: the number alone may be reused a moment later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Id {
     pid: i32,
@@ -126,8 +125,8 @@ fn alive(known: &BTreeSet<Id>) -> Result<BTreeSet<Id>, Failure> {
     Ok(look()?.processes().values().filter_map(Id::of).filter(|id| known.contains(id)).collect())
 }
 
-/// Our programs that name the directory and bear the mark, and all their descendants; never ourselves nor those who
-/// started us.
+/// Our programs that name the directory and carry the mark, with all their descendants, except ourselves and our
+/// ancestors.
 fn processes_of(dir: &Path, assignment: &OsStr) -> Result<BTreeSet<Id>, Failure> {
     let system = look()?;
     let mut children: BTreeMap<sysinfo::Pid, Vec<&Process>> = BTreeMap::new();
@@ -163,7 +162,7 @@ fn ourselves(system: &System) -> BTreeSet<sysinfo::Pid> {
 }
 
 fn is_of(process: &Process, dir: &Path, assignment: &OsStr) -> bool {
-    // What hosts an item has an empty environment, and outlives its agent.
+    // The host of an item has an empty environment and outlives its agent.
     let hosts_item = process.cmd().get(1).is_some_and(|word| word == "exec-item");
     names_dir(process, dir) && (hosts_item || process.environ().iter().any(|variable| variable == assignment))
 }
@@ -173,7 +172,7 @@ fn names_dir(process: &Process, dir: &Path) -> bool {
     let program = process.exe().and_then(Path::file_name).map_or(&b""[..], OsStr::as_bytes);
     let called = process.cmd().first().and_then(|word| Path::new(word).file_name()).map_or(&b""[..], OsStr::as_bytes);
     let is_ours = |name: &[u8]| {
-        // A program that was built anew while it ran is "muster-agent (deleted)".
+        // A program that was rebuilt while it ran is "muster-agent (deleted)".
         PROGRAMS.iter().any(|program| name.strip_suffix(b" (deleted)").unwrap_or(name) == program.as_bytes())
     };
     (is_ours(program) || is_ours(called)) && process.cmd().iter().any(|word| Path::new(word).starts_with(dir))

@@ -1,4 +1,4 @@
-//! The demo's last words: what it took, and whether the promises were kept.
+//! Summary of the demo: how long it took, and whether the guarantees held.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ use super::{
     moves,
 };
 
-/// Prints the summary. A broken promise is a failure.
+/// Print the summary. A broken guarantee is a failure.
 pub(super) async fn show(layout: &Layout, wanted: Wanted, whole: Duration) -> Result<(), Failure> {
     let (path, text) = read(layout)?;
     let effects = effects::of_release(&effects::parse(&text).map_err(Failure::failed)?, None);
@@ -57,7 +57,7 @@ fn kept(violations: &[String], evidence: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Prints what the update came to. A broken promise, or something not given back, is a failure.
+/// Print the result of the update. A broken guarantee, or something still held, is a failure.
 pub(super) async fn show_update(layout: &Layout, wanted: Wanted, width: u32) -> Result<(), Failure> {
     let (path, text) = read(layout)?;
     let items = effects::of_release(&effects::parse(&text).map_err(Failure::failed)?, Some(SECOND));
@@ -75,7 +75,7 @@ pub(super) async fn show_update(layout: &Layout, wanted: Wanted, width: u32) -> 
     kept(&moves.violations, &path)
 }
 
-/// Requests that are still there, and locks that are not active again.
+/// Requests that still exist, and locks that are still inactive.
 async fn left_over(layout: &Layout) -> Result<Vec<String>, Failure> {
     let coordinator = Coordinator::connect(&Config::read(&layout.config())?).await?;
     let requests = coordinator.get(Kind::Requests(Of::All), "", CLUSTER).await?;
@@ -90,7 +90,7 @@ async fn left_over(layout: &Layout) -> Result<Vec<String>, Failure> {
     Ok(left)
 }
 
-/// Attempts beyond the first, of all items of all machines.
+/// Attempts beyond the first, over all items of all machines.
 async fn retries(layout: &Layout) -> Result<u32, Failure> {
     let coordinator = Coordinator::connect(&Config::read(&layout.config())?).await?;
     let mut retries = 0;

@@ -1,6 +1,6 @@
-//! A toy application controller, a process of its own with a certificate of its own: it guards three toy workloads on
-//! every machine, moves them away when maintenance is requested, and brings them back when the request is gone. What it
-//! does it says in effects.log, one line each: `<unix ms> <machine> request-seen|workloads-moved|lock-inactive|…`.
+//! A toy application controller, a process with its own certificate. It guards three toy workloads on every machine,
+//! moves them away when maintenance is requested, and brings them back when the request is gone. It logs its actions in
+//! effects.log, one line each: `<unix ms> <machine> request-seen|workloads-moved|lock-inactive|…`.
 
 use std::{
     collections::BTreeMap,
@@ -28,9 +28,9 @@ use tonic::{Status, transport::Channel};
 
 /// Toy workloads on every machine.
 const WORKLOADS: u32 = 3;
-/// Wait before the coordinator is tried again.
+/// Wait before a reconnection to the coordinator.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Words that wait for one machine's task: requested, gone, and so on.
+/// Most queued messages to one machine's task: requested, gone, and so on.
 const WORDS_MAX: usize = 16;
 
 /// A toy application controller (the demo starts it)
@@ -59,31 +59,31 @@ pub(crate) struct Args {
     refuse: Option<String>,
 }
 
-/// What a request says.
+/// Content of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asked {
-    /// The release that is coming. Empty: none is.
+    /// The release of the update, if any; else empty.
     release: String,
-    /// Somebody moves the workloads by hand.
+    /// A person moves the workloads by hand.
     by_hand: bool,
 }
 
-/// What a machine's task hears: its maintenance is requested. None: it is not.
+/// The maintenance request of a machine, if it has one.
 type Heard = Option<Asked>;
 
-/// And the connection on which that was said.
+/// The state, and the connection on which it arrived.
 type Word = (Heard, MaintenanceClient<Channel>);
 
-/// What one machine's task needs. It outlives connections, or it would not know whose workloads are away.
+/// State of one machine's task. It outlives connections, because it knows which workloads are away.
 struct Guard {
     cluster: String,
     machine: String,
     effects: PathBuf,
-    /// How long one workload takes to move.
+    /// Time to move one workload.
     moves_in: Duration,
     refuses: bool,
     turns: Arc<Semaphore>,
-    /// The release it last worked for, or moves its workloads away for now.
+    /// The release it last worked for, or for which its workloads are away now.
     release: String,
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         tasks.insert(machine, words);
     }
     loop {
-        // Whatever ended it: the coordinator may be starting again.
+        // Reconnect after every error: the coordinator may be restarting.
         if let Err(error) = guard(&args, &config, &tasks).await {
             terminal::say(&format!("{error}; again"));
         }
@@ -115,7 +115,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// Guards its machines until the connection breaks.
+/// Guard the machines until the connection breaks.
 async fn guard(args: &Args, config: &Config, tasks: &BTreeMap<String, mpsc::Sender<Word>>) -> Result<(), String> {
     let tls = tls::client_config(&config.ca, Some(&config.identity())).map_err(|error| error.to_string())?;
     let connection = tls::connect(&config.coordinator, tls).await.map_err(|error| error.to_string())?;
@@ -136,7 +136,7 @@ async fn guard(args: &Args, config: &Config, tasks: &BTreeMap<String, mpsc::Send
     Err("the coordinator ended the watch".to_owned())
 }
 
-/// What an event says to which machine: requested, or not (any more).
+/// The machines that an event concerns, each with its present request.
 fn news<'a>(
     event: &RequestEvent,
     requested: &mut Vec<String>,
@@ -152,14 +152,14 @@ fn news<'a>(
             event.request.iter().map(|request| (request.machine.clone(), Some(asked(request)))).collect()
         }
         Type::Deleted => event.request.iter().map(|request| (request.machine.clone(), None)).collect(),
-        // What went away while nobody looked is said now.
+        // Report requests that disappeared while the connection was down.
         Type::Synced => all.filter(|name| !requested.contains(name)).map(|name| (name.clone(), None)).collect(),
         Type::Unspecified => Vec::new(),
     }
 }
 
 impl Guard {
-    /// Follows the requests of one machine.
+    /// Follow the requests of one machine.
     async fn work(mut self, mut heard: mpsc::Receiver<Word>) {
         let (mut seen, mut away) = (false, false);
         let turns = Arc::clone(&self.turns);
@@ -193,7 +193,7 @@ impl Guard {
                     away = false;
                     self.bring_back(client).await
                 }
-                // A process before this one may have moved them; or the last word was lost with its connection.
+                // An earlier process may have moved them, or the last message was lost with its connection.
                 (false, false) => self.set(client, LockState::Active, 0, "", "").await,
                 (true, true) => self.let_go(client).await,
             };
@@ -207,7 +207,7 @@ impl Guard {
         drop(turn);
     }
 
-    /// Why its workloads stay where they are. None: they move away.
+    /// Why its workloads stay. None: they move away.
     fn keeps(&self, asked: Option<&Asked>) -> Option<&'static str> {
         match asked {
             _ if self.refuses => Some("ToyWorkloadsStay: this controller was told to refuse"),
@@ -274,7 +274,7 @@ impl Guard {
     }
 }
 
-/// One write, in append mode: lines of many processes never mix.
+/// One write in append mode: lines of several processes stay whole.
 fn append(path: &Path, line: &str) -> std::io::Result<()> {
     let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;

@@ -1,4 +1,4 @@
-//! The demo's second act: the fleet that stands is updated.
+//! Second part of the demo: an update of the running fleet.
 
 use musterctl::{
     commands::watch::{self, Screen},
@@ -14,10 +14,10 @@ use super::{
     summary,
 };
 
-/// What a machine's turn takes beside its items: workloads that move away and back.
+/// Time of a machine's turn beside its items: workloads move away and back.
 const TURN_S: f64 = 1.0;
 
-/// Starts the toy controller, applies the second release, updates to it, and checks what happened.
+/// Start the toy controller, apply the second release, update to it, and check the result.
 pub(super) async fn story(
     fleet: &mut DemoFleet<'_>,
     config: Config,

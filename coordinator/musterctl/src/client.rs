@@ -15,7 +15,7 @@ use crate::{
     errors::{Exit, Failure, not_this_version},
 };
 
-/// Longest wait for an answer.
+/// Timeout of a call.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Largest answer: 1,000 machines with 60 items each, and a message of up to 4 KiB at each.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -40,17 +40,17 @@ impl Coordinator {
         Ok(Self { fleet, address })
     }
 
-    /// The generated client, for one call.
+    /// A copy of the generated client, for one call.
     pub(crate) fn fleet(&self) -> FleetClient<Channel> {
         self.fleet.clone()
     }
 
-    /// Where the coordinator is.
+    /// Address of the coordinator.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// The call's answer, within [`CALL_DEADLINE`].
+    /// Return the call's answer, within [`CALL_DEADLINE`].
     pub(crate) async fn call<T>(&self, rpc: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Failure> {
         let answer = tokio::time::timeout(CALL_DEADLINE, rpc).await.unwrap_or_else(|_| {
             Err(Status::deadline_exceeded(format!("no answer within {} s", CALL_DEADLINE.as_secs())))
@@ -58,7 +58,7 @@ impl Coordinator {
         answer.map(Response::into_inner).map_err(|status| Failure::status(&self.address, &status))
     }
 
-    /// Documents of one kind. A name or a cluster that nobody has is a failure that suggests the nearest one.
+    /// Get documents of one kind. An unknown name or cluster is a failure that suggests the nearest one.
     pub async fn get(&self, kind: Kind, name: &str, cluster: &str) -> Result<Vec<Resource>, Failure> {
         if !cluster.is_empty() {
             self.has_cluster(kind, cluster).await?;
@@ -71,14 +71,14 @@ impl Coordinator {
         }
     }
 
-    /// Every chain of the audit record, at one moment.
+    /// Every chain of the audit record, as of one moment.
     pub(crate) async fn audit_chains(&self) -> Result<Vec<Resource>, Failure> {
         Ok(self.call(self.fleet().get(request(Kind::AuditChains, "", ""))).await?.items)
     }
 
-    /// Is there such a cluster, and have documents of this kind one?
+    /// Check that the cluster exists, and that documents of this kind belong to clusters.
     pub(crate) async fn has_cluster(&self, kind: Kind, cluster: &str) -> Result<(), Failure> {
-        // The audit keeps what was done to clusters that are gone.
+        // The audit record keeps actions on clusters that are gone.
         if kind == Kind::Audit {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Coordinator {
         self.call_on(Kind::Clusters, cluster, self.fleet().get(request(Kind::Clusters, cluster, ""))).await.map(drop)
     }
 
-    /// Nobody has this name, or nobody in this cluster; None: somebody has.
+    /// The failure for an unknown name, or for one outside this cluster. None: the name is known.
     async fn unknown(&self, kind: Kind, name: &str, cluster: &str) -> Option<Failure> {
         let known = self.names(kind).await;
         if !known.iter().any(|known| known == name) {
@@ -100,8 +100,7 @@ impl Coordinator {
         (!cluster.is_empty()).then(|| Failure::bad_input(what).next(next))
     }
 
-    /// The call's answer; if it failed because nobody has this machine, or the machine not this item, the failure says
-    /// which there are.
+    /// Return the call's answer. If the machine or its item is unknown, the failure lists the known ones.
     pub(crate) async fn call_on_item<T>(
         &self,
         (machine, item): (&str, &str),
@@ -116,7 +115,7 @@ impl Coordinator {
         Err(failure)
     }
 
-    /// Has the machine an item of this name, now or from before?
+    /// Check that the machine has an item of this name, now or from before.
     pub(crate) async fn has_item(&self, machine: &str, item: &str) -> Result<(), Failure> {
         let found = self.get_one(Kind::Machines, machine).await?;
         let found: Machine = serde_json::from_slice(&found.json).map_err(not_this_version)?;
@@ -143,7 +142,7 @@ impl Coordinator {
         }
     }
 
-    /// The call's answer; if it failed because nobody has this name, the failure suggests the nearest one.
+    /// Return the call's answer. If the name is unknown, the failure suggests the nearest one.
     pub(crate) async fn call_on<T>(
         &self,
         kind: Kind,
@@ -160,7 +159,7 @@ impl Coordinator {
         }
     }
 
-    /// Names of all documents of a kind; none where they cannot be had, for they only help a message.
+    /// Names of all documents of a kind. Empty on errors, because the names only improve a message.
     pub(crate) async fn names(&self, kind: Kind) -> Vec<String> {
         let answer = self.call(self.fleet().get(request(kind, "", ""))).await;
         answer.map(|answer| answer.items.into_iter().map(|item| item.name).collect()).unwrap_or_default()

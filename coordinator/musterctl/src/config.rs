@@ -1,4 +1,5 @@
-//! Where the coordinator is, and who we are: the TOML file that `muster-coordinator init` and `… credentials` write.
+//! Address of the coordinator and our credentials: the TOML file that `muster-coordinator init` and `… credentials`
+//! write.
 
 use std::{
     env, fs, io,
@@ -17,12 +18,12 @@ use crate::{
     terminal,
 };
 
-/// A connection takes less; who waits for longer is told for what.
+/// Connecting normally takes less; after this, print what is awaited.
 const TELL_AFTER: Duration = Duration::from_secs(2);
-/// Bits of a file's mode that let others than its owner read or write it.
+/// Mode bits that let users other than the owner read or write a file.
 const OTHERS: u32 = 0o077;
 
-/// The file's content.
+/// Content of the file.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -40,7 +41,7 @@ impl Config {
         Identity { certificate_pem: self.certificate.clone(), key_pem: self.key.clone() }
     }
 
-    /// Reads and checks the file.
+    /// Read and check the file.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
         let text = fs::read_to_string(path).map_err(|source| {
@@ -49,8 +50,7 @@ impl Config {
             failure.next(if missing { ORIGIN } else { "--config names a file that you may read, as `init` wrote it." })
         })?;
         let config = toml::from_str(&text).map_err(|error| {
-            // The parser's Display quotes the line, which may be the key.
-            // What is missing is missing in the whole of it.
+            // The parser's Display quotes the line, which may be the key. For a missing field there is no line.
             let place = error.span().filter(|span| span.start > 0).and_then(|span| text.get(..span.start));
             let line = place.map(|before| before.matches('\n').count() + 1);
             let at = line.map(|line| format!(" in line {line}")).unwrap_or_default();
@@ -68,7 +68,7 @@ A config has `coordinator = \"HOST:PORT\"`, `ca`, `certificate` and `key`. On th
 Then: musterctl --config FILE …, or MUSTER_CONFIG=FILE, or ~/.config/muster/config.toml.
 Just looking? musterctl demo needs none.";
 
-/// The file holds a private key: others must not read it.
+/// Warn if others may read the file: it holds a private key.
 fn warn_if_open(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     let mode = fs::metadata(path)
@@ -91,7 +91,7 @@ fn warn_if_open(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What every command starts from.
+/// Input of every command.
 pub(crate) struct Context {
     given: Option<PathBuf>,
 }
@@ -115,7 +115,7 @@ impl Context {
         Config::read(&Path::new(&home).join(".config/muster/config.toml"))
     }
 
-    /// A connection to the coordinator. Says so when that takes long.
+    /// Connect to the coordinator; print a notice if that takes long.
     pub(crate) async fn coordinator(&self) -> Result<Coordinator, Failure> {
         let config = self.config()?;
         let mut connecting = pin!(Coordinator::connect(&config));

@@ -1,5 +1,4 @@
-//! What went wrong, what the operator does next, and the exit status a script sees. gRPC's codes are mapped here and
-//! nowhere else.
+//! Failures: the error, the operator's next step, and the exit status for scripts. gRPC codes are mapped only here.
 
 use std::{error::Error, io, process::ExitCode};
 
@@ -11,21 +10,21 @@ use tonic::{Code, Status};
 
 use crate::terminal;
 
-/// Exit statuses, as promised in docs/reference/musterctl.md.
+/// Exit statuses, as documented in docs/reference/musterctl.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done.
+    /// Success.
     Done = 0,
-    /// It failed.
+    /// Failure.
     Failed = 1,
-    /// The input is wrong: the command line, a manifest, a name nobody has.
+    /// Wrong input: the command line, a manifest, an unknown name.
     BadInput = 2,
-    /// We may not: no, expired or revoked credentials, or not this role's business.
+    /// Permission denied: credentials are missing, expired, revoked, or have the wrong role.
     NotAllowed = 3,
-    /// The state of things forbids it; it may be right later.
+    /// Conflicts with the current state; may succeed later.
     Refused = 4,
-    /// The coordinator does not answer.
+    /// The coordinator is unreachable.
     Unreachable = 5,
 }
 
@@ -48,39 +47,39 @@ impl From<Code> for Exit {
     }
 }
 
-/// Why a command ends without having done its work.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// For scripts.
+    /// Exit status.
     pub exit: Exit,
-    /// Empty: nothing to say, everything was said.
+    /// Empty: everything has been printed.
     what: String,
     causes: Vec<String>,
     next: Option<String>,
 }
 
 impl Failure {
-    /// Ends with this status, having said this.
+    /// A failure with this exit status and message.
     pub fn new(exit: Exit, what: impl Into<String>) -> Self {
         Self { exit, what: what.into(), causes: Vec::new(), next: None }
     }
 
-    /// It failed.
+    /// A general failure.
     pub fn failed(what: impl Into<String>) -> Self {
         Self::new(Exit::Failed, what)
     }
 
-    /// The input is wrong.
+    /// A failure because of wrong input.
     pub fn bad_input(what: impl Into<String>) -> Self {
         Self::new(Exit::BadInput, what)
     }
 
-    /// Ends with this status; all there is to say has been said.
+    /// A failure with this exit status whose message has been printed.
     pub(crate) fn silent(exit: Exit) -> Self {
         Self::new(exit, "")
     }
 
-    /// Adds the cause, and the causes of that.
+    /// Add the cause and its own causes.
     pub fn because(self, cause: impl Error + 'static) -> Self {
         self.owing_to(&cause)
     }
@@ -91,13 +90,13 @@ impl Failure {
         self
     }
 
-    /// Adds what to do next.
+    /// Add what to do next.
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
     }
 
-    /// In one line, without the next step.
+    /// The message in one line, next step excluded.
     pub fn line(&self) -> String {
         let mut line = self.what.clone();
         for cause in &self.causes {
@@ -109,7 +108,7 @@ impl Failure {
         printable(&line)
     }
 
-    /// Says it on stderr.
+    /// Print it to stderr.
     pub(crate) fn print(&self) {
         if self.what.is_empty() {
             return;
@@ -120,7 +119,7 @@ impl Failure {
         }
     }
 
-    /// No connection.
+    /// The failure of a connection.
     pub(crate) fn connect(address: &str, error: ConnectError) -> Self {
         let (exit, next) = match &error {
             ConnectError::Tls { .. } if error.is_cut() => (Exit::Unreachable, if_unreachable(address)),
@@ -145,7 +144,7 @@ impl Failure {
         Self::new(exit, "no connection to the coordinator").because(error).next(next)
     }
 
-    /// The coordinator's answer to a call.
+    /// The failure of a call, from the coordinator's answer.
     pub(crate) fn status(address: &str, status: &Status) -> Self {
         if let Some(alert) = alert(status) {
             return Self::new(Exit::NotAllowed, format!("the coordinator refused our certificate ({alert})"))
@@ -162,7 +161,7 @@ impl Failure {
                 Some(source) => failure.owing_to(source).next(if_unreachable(address)),
                 None => failure.next(if_unreachable(address)),
             },
-            // These are known and good, and not for this.
+            // The credentials are valid, but lack this permission.
             Exit::NotAllowed if status.code() == Code::PermissionDenied => {
                 failure.next(format!("What these are for: musterctl version. {}", credentials_from("Other")))
             }
@@ -185,8 +184,8 @@ fn credentials_from(which: &str) -> String {
     format!("{which} credentials come from the coordinator's machine: muster-coordinator credentials --help")
 }
 
-/// The TLS alert the peer sent, if that is what is behind an error: with TLS 1.3 a refused client certificate shows
-/// only after the handshake.
+/// The TLS alert of the peer, if one caused the error: with TLS 1.3, a refused client certificate shows only after the
+/// handshake.
 fn alert(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -200,7 +199,7 @@ fn alert(error: &(dyn Error + 'static)) -> Option<String> {
     None
 }
 
-/// A document that does not read: the coordinator is of another version.
+/// The failure for an unreadable document: the coordinator has another version.
 pub fn not_this_version(source: serde_json::Error) -> Failure {
     Failure::failed("the coordinator sent a document this musterctl cannot read")
         .because(source)

@@ -1,4 +1,4 @@
-//! Changes as they happen, over a connection that comes back when the coordinator restarts.
+//! Changes as they happen, over a connection that is restored when the coordinator restarts.
 
 use std::{pin::pin, time::Duration};
 
@@ -20,26 +20,26 @@ use crate::{
     errors::{Exit, Failure},
 };
 
-/// First wait before connecting again; doubled up to [`PAUSE_MAX`].
+/// First wait before a reconnection; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A coordinator away for so long is not restarting: give up.
+/// Give up after this long: a restart takes less.
 const AWAY_MAX: Duration = Duration::from_secs(15 * 60);
-/// News that wait to be shown; then the stream waits.
+/// Most news queued for display; then the stream waits.
 const QUEUE_MAX: usize = 1024;
 
-/// What is new.
+/// A change.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// A document, whole.
+    /// A complete document.
     Put { kind: Kind, key: String, name: String, json: Vec<u8> },
-    /// It is gone.
+    /// A deletion.
     Deleted { kind: Kind, key: String, name: String },
-    /// Everything known at the start (again: after [`News::Back`]) has been said.
+    /// Everything known at the start has been sent; repeated after [`News::Back`].
     Synced,
-    /// The connection broke, why; it is being made again.
+    /// The connection broke for this reason, and is being restored.
     Lost(String),
-    /// It is there again.
+    /// The connection is restored.
     Back,
 }
 
@@ -47,9 +47,9 @@ pub(crate) enum News {
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) kind: Kind,
-    /// Empty: all.
+    /// Empty: every name.
     pub(crate) name: String,
-    /// Empty: all.
+    /// Empty: every cluster.
     pub(crate) cluster: String,
 }
 
@@ -59,7 +59,7 @@ impl Subject {
     }
 }
 
-/// News of some subjects, in order. Dropped: the connection is closed.
+/// News of some subjects, in order. Dropping it closes the connection.
 pub(crate) struct Feed {
     news: mpsc::Receiver<Result<News, Failure>>,
     task: AbortHandle,
@@ -72,7 +72,7 @@ impl Drop for Feed {
 }
 
 impl Feed {
-    /// Begins to watch. A first connection that fails is the first (and last) news.
+    /// Start to watch. If the first connection fails, that is the first and last news.
     pub(crate) fn open(config: Config, subjects: Vec<Subject>) -> Self {
         let (sender, news) = mpsc::channel(QUEUE_MAX);
         let task = tokio::spawn(async move {
@@ -94,7 +94,7 @@ impl Feed {
 
 type Sender = mpsc::Sender<Result<News, Failure>>;
 
-/// Reads until nobody listens or a failure is final.
+/// Read until the receiver is dropped or a failure is final.
 async fn keep_reading(config: &Config, subjects: &[Subject], sender: &Sender) -> Result<(), Failure> {
     let mut connected_once = false;
     let mut pause = PAUSE_FIRST;
@@ -121,7 +121,7 @@ async fn keep_reading(config: &Config, subjects: &[Subject], sender: &Sender) ->
     }
 }
 
-/// Reads one connection to its end. Ok: nobody listens any more. Err: why it ended, and whether it had been up.
+/// Read one connection to its end. Ok: the receiver was dropped. Err: why it ended, and whether it had been up.
 async fn read(
     coordinator: &Coordinator,
     subjects: &[Subject],
@@ -142,8 +142,7 @@ async fn read(
     let mut merged = pin!(stream::select_all(streams.into_iter().map(Box::pin)));
     let mut unsynced = subjects.len();
     loop {
-        // Until everything known has come there is a deadline; afterwards silence is normal, and HTTP/2 pings tell a
-        // dead peer.
+        // The initial documents have a deadline; afterwards silence is normal, and HTTP/2 pings detect a dead peer.
         let next = if unsynced > 0 {
             timeout(CALL_DEADLINE, merged.next())
                 .await
@@ -164,7 +163,7 @@ async fn ended(kind: Kind) -> (Kind, Result<WatchEvent, Status>) {
     (kind, Err(Status::unavailable("the coordinator ended the watch")))
 }
 
-/// A stream that broke in the middle is an outage, whatever the transport calls it.
+/// Treat a stream that broke in the middle as an outage, whatever code the transport gives.
 fn as_outage(status: Status) -> Status {
     match status.code() {
         Code::Unknown | Code::Internal | Code::Cancelled => {
@@ -192,7 +191,7 @@ fn news(kind: Kind, event: WatchEvent, unsynced: &mut usize) -> Result<Option<Ne
     }
 }
 
-/// False: nobody listens any more.
+/// False: the receiver was dropped.
 async fn post(sender: &Sender, news: News) -> bool {
     sender.send(Ok(news)).await.is_ok()
 }

@@ -1,11 +1,11 @@
-//! Commands of kubectl that mean something else here: each is refused with the command that does it.
+//! Commands of kubectl that differ here: each is refused with a hint at the right command.
 
 use clap::{
     Error,
     error::{ContextKind, ContextValue},
 };
 
-/// Last words of a command line, and the command to type instead.
+/// Last words of a command line, and the command to use instead.
 const HINTS: &[(&[&str], &str)] = &[
     (&["cordon", "drain"], "maintenance enter MACHINE"),
     (&["uncordon"], "maintenance leave MACHINE"),
@@ -24,7 +24,7 @@ const HINTS: &[(&[&str], &str)] = &[
     (&["list", "ls"], "get machines"),
 ];
 
-/// Adds to clap's refusal of a command the one to type instead. `words` is the command line without the program.
+/// Add the right command to clap's error. `words` is the command line after the program.
 pub(crate) fn explain(mut error: Error, words: &[String]) -> Error {
     if let Some(command) = instead(&error, words) {
         let tip = format!("`musterctl {command}`");

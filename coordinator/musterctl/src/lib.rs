@@ -1,7 +1,7 @@
-//! `musterctl`: the operator's CLI. It speaks gRPC to a coordinator and knows nothing but the wire (`muster_proto`).
-//! One file in `commands` per subcommand; `view` turns documents into tables and lines; what goes wrong becomes a
-//! [`Failure`], whose exit status and next step are decided in `errors` alone. A library, so that the demo follows a
-//! rollout as `musterctl watch` does, and the coordinator's tests read what operators read.
+//! `musterctl`: the operator's CLI. It speaks gRPC to a coordinator and depends only on the wire (`muster_proto`). Each
+//! subcommand has one file in `commands`; `view` turns documents into tables and lines. Errors become a [`Failure`];
+//! only `errors` decides its exit status and next step. It is a library because the demo follows a rollout like
+//! `musterctl watch`, and the coordinator's tests read what operators read.
 
 mod cli;
 pub mod client;
@@ -29,7 +29,7 @@ use self::{
     errors::{Exit, Failure},
 };
 
-/// Runs the program.
+/// Run the program.
 #[must_use]
 pub fn main() -> ExitCode {
     muster_proto::process::abort_on_panic();
@@ -46,7 +46,7 @@ pub fn main() -> ExitCode {
     to_the_end(run(cli))
 }
 
-/// Runs a command to its end, and says what went wrong.
+/// Run a command to its end and print its failure.
 pub fn to_the_end(command: impl Future<Output = Result<(), Failure>>) -> ExitCode {
     let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(command),

@@ -1,4 +1,4 @@
-//! How a thing is named on the command line: by its name, or by kind and name as `get -o name` prints it.
+//! Names on the command line: a name alone, or kind and name as `get -o name` prints them.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use muster_proto::resource::Kind;
 
 use crate::errors::Failure;
 
-/// What LCM and kubectl call the same, in the singular.
+/// Names of the same kinds in LCM and kubectl, in the singular.
 const ALIASES: &[(&str, Kind)] = &[
     ("lcmcluster", Kind::Clusters),
     ("lcmmachine", Kind::Machines),
@@ -19,7 +19,7 @@ const ALIASES: &[(&str, Kind)] = &[
     ("lcmclusterstate", Kind::ClusterStates),
 ];
 
-/// The kind that an operator calls so, in the singular or the plural, in any case.
+/// The kind of this word, in the singular or the plural, in any case.
 fn kind(word: &str) -> Option<Kind> {
     let word = word.to_lowercase();
     let is = |singular: &str| word == singular || word.strip_suffix('s') == Some(singular);
@@ -27,12 +27,12 @@ fn kind(word: &str) -> Option<Kind> {
     known.into_iter().find(|(singular, _)| is(singular)).map(|(_, kind)| kind)
 }
 
-/// Reads the name of a machine: `worker-3`, `machine/worker-3`.
+/// Parse the name of a machine: `worker-3`, `machine/worker-3`.
 pub(crate) fn machine(text: &str) -> Result<String, String> {
     of(Kind::Machines, text)
 }
 
-/// Reads the name of anything.
+/// Parse a name of any kind.
 pub(crate) fn any(text: &str) -> Result<String, String> {
     match text {
         "" => Err("empty name: is a shell variable unset?".to_owned()),
@@ -40,12 +40,12 @@ pub(crate) fn any(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads the name of a cluster: `edge-7`, `cluster/edge-7`.
+/// Parse the name of a cluster: `edge-7`, `cluster/edge-7`.
 pub(crate) fn cluster(text: &str) -> Result<String, String> {
     of(Kind::Clusters, text)
 }
 
-/// Reads the name of a rollout, or of the cluster whose rollout is meant.
+/// Parse the name of a rollout, or of the cluster that has it.
 pub(crate) fn rollout(text: &str) -> Result<String, String> {
     of(Kind::Rollouts, text).or_else(|problem| of(Kind::Clusters, text).map_err(|_| problem))
 }
@@ -58,7 +58,7 @@ fn of(expected: Kind, text: &str) -> Result<String, String> {
     }
 }
 
-/// A kind, and the name if it stands with it: `machine`, `machine/worker-3`.
+/// A kind with an optional name: `machine`, `machine/worker-3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct What {
     pub(crate) kind: Kind,
@@ -66,10 +66,10 @@ pub(crate) struct What {
 }
 
 impl What {
-    /// The name that stands with the kind or is the word after it; None: neither.
+    /// The name beside the kind or in the next word, if any.
     ///
     /// # Errors
-    /// There are two.
+    /// Both have one.
     pub(crate) fn name(&self, word: Option<String>) -> Result<Option<String>, Failure> {
         match (&self.name, word) {
             (Some(name), Some(word)) => Err(Failure::bad_input(format!("expected one name, not {name} and {word}"))),
@@ -77,16 +77,16 @@ impl What {
         }
     }
 
-    /// The name alone, where the same kind stands with it: `get -o name` prints names so.
+    /// The bare name, if it has the same kind before it: `get -o name` prints names so.
     fn bare(&self, word: String) -> String {
         let named = word.split_once('/').filter(|(word, name)| !name.is_empty() && kind(word) == Some(self.kind));
         named.map_or_else(|| word.clone(), |(_, name)| name.to_owned())
     }
 
-    /// The names that stand with the kind or are the words after it.
+    /// The names beside the kind or in the following words.
     ///
     /// # Errors
-    /// There is one with the kind, and there are more.
+    /// A bare name follows a kind with a name.
     pub(crate) fn names(&self, words: Vec<String>) -> Result<Vec<String>, Failure> {
         match &self.name {
             Some(name) if words.iter().all(|word| self.bare(word.clone()) != *word) => {
@@ -102,12 +102,12 @@ impl What {
     }
 }
 
-/// Reads a [`What`] of one of these kinds.
+/// Parser of a [`What`] of one of these kinds.
 #[derive(Clone)]
 pub(crate) struct WhatParser {
-    /// With what help says of each.
+    /// The kinds, with their help texts.
     pub(crate) kinds: &'static [(Kind, &'static str)],
-    /// The word that help and errors have for it.
+    /// The word for a kind in help and errors.
     pub(crate) shown: fn(Kind) -> &'static str,
 }
 
@@ -122,7 +122,7 @@ impl TypedValueParser for WhatParser {
         let known = word.to_str().and_then(kind).filter(|kind| self.kinds.iter().any(|(listed, _)| listed == kind));
         match known {
             Some(kind) => Ok(What { kind, name }),
-            // Is none of those listed: this says so.
+            // An unknown word: this returns clap's own error.
             None => {
                 let words = PossibleValuesParser::from(self.possible_values().into_iter().flatten());
                 let _: String = words.parse_ref(command, arg, word)?;
@@ -161,7 +161,7 @@ mod tests {
         assert!(rollout("machine/worker-3").is_err_and(|problem| problem.contains("name of a rollout")));
     }
 
-    /// As in CamelCase, which documents have.
+    /// Including CamelCase, as in documents.
     #[test]
     fn kinds_are_known_in_any_form() {
         let command = || {

@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, stdin};
 
 use crate::{errors::Failure, terminal};
 
-/// Asks a yes-or-no question; on no, says that nothing was done.
+/// Ask a yes-or-no question; on "no", print that everything stays as it is.
 pub(crate) fn ask(question: &str) -> Result<bool, Failure> {
     if !stdin().is_terminal() {
         let problem = format!("there is no terminal to ask on: {question}");

@@ -1,15 +1,15 @@
-//! The one place that writes to stdout and stderr.
+//! The only place that writes to stdout and stderr.
 
 use std::io::{self, ErrorKind, Write as _};
 
 use crate::errors::{Exit, Failure};
 
-/// Writes one line to stdout. A reader that has gone away (`| head`) ends the command quietly.
+/// Write one line to stdout. If the reader is gone (`| head`), the command ends quietly.
 pub fn print(line: &str) -> Result<(), Failure> {
     write(format!("{line}\n").as_bytes())
 }
 
-/// Says on stdout what was done; where that cannot be, on stderr. It is done, whoever can be told.
+/// Report a completed action on stdout; if that fails, on stderr. The action counts even if the report fails.
 pub(crate) fn done(line: &str) -> Result<(), Failure> {
     match print(line) {
         Err(failure) if failure.exit != Exit::Done => say(line),
@@ -18,12 +18,12 @@ pub(crate) fn done(line: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes lines to stdout.
+/// Write lines to stdout.
 pub fn print_all(lines: &[String]) -> Result<(), Failure> {
     lines.iter().try_for_each(|line| print(line))
 }
 
-/// Writes bytes to stdout as they are.
+/// Write bytes to stdout unchanged.
 pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| match source.kind() {
@@ -32,7 +32,7 @@ pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// Writes one line to stderr. Nothing can be done where that fails.
+/// Write one line to stderr; errors are ignored.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

@@ -1,8 +1,8 @@
-//! Documents -> what people read: tables, pages and lines. PURE: everything here is a function of documents and of the
-//! time given as an argument.
+//! Turns documents into text for people: tables, pages and lines. PURE: everything here is a function of documents and
+//! of the time given as an argument.
 //!
-//! Nothing that leaves this module holds a control character (see [`printable`]): names and messages of machines are
-//! data, never a way to write to an operator's terminal.
+//! All output is free of control characters (see [`printable`]): names and messages of machines are data, and must not
+//! control an operator's terminal.
 
 mod audit;
 mod clusters;
@@ -35,22 +35,22 @@ pub use plan::plan_lines;
 pub use progress::{Fleet, PhaseLine, Verdict, cluster_changes, machine_move, machine_troubles, rollout_changes};
 pub use table::Table;
 
-/// Longest line of a table, in characters: it is to fit a terminal of 120.
+/// Longest line of a table, in characters: it fits a terminal of 120.
 const LINE_CHARS_MAX: u16 = 120;
 
-/// How much of a document a table shows, and when "now" is.
+/// Level of detail of a table, and the current time.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// More columns, nothing cut.
+    /// Show more columns, uncut.
     pub wide: bool,
-    /// Ages are counted to here.
+    /// End of ages.
     pub now: Timestamp,
 }
 
-/// The table of one kind of documents, from their JSON, in the order given.
+/// The table of one kind of documents, from their JSON, in the given order.
 ///
 /// # Errors
-/// A document that is not of this kind: the coordinator is of another version.
+/// A document has an unexpected form: the coordinator has another version.
 pub fn table<'a>(
     kind: Kind,
     documents: impl IntoIterator<Item = &'a [u8]>,
@@ -100,7 +100,7 @@ pub fn table<'a>(
     Ok(table)
 }
 
-/// Rollouts in the order in which they began: their names tell it only as long as all are of one kind.
+/// Sort rollouts by start time: their names give this order only within one kind.
 fn sort_by_start(rollouts: &mut Vec<&[u8]>) -> Result<(), serde_json::Error> {
     let mut begun = Vec::new();
     for json in rollouts.drain(..) {

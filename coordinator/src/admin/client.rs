@@ -1,4 +1,4 @@
-//! The side of whoever asks a coordinator that runs.
+//! Client of a running coordinator's admin socket.
 
 use std::{
     fs, io,
@@ -18,14 +18,14 @@ use super::{
 };
 use crate::{config::StateDir, setup::Issued};
 
-/// A way to a coordinator that runs on this state directory.
+/// A connection to the coordinator that runs on a state directory.
 pub struct AdminClient(UnixStream);
 
 impl AdminClient {
-    /// Connects. None: no coordinator runs there.
+    /// Connect. None: the state directory has no running coordinator.
     ///
     /// # Errors
-    /// [`AdminError::Socket`] if there is one and it cannot be reached.
+    /// [`AdminError::Socket`] if the socket exists but is unreachable.
     pub fn connect(state_dir: &StateDir) -> Result<Option<Self>, AdminError> {
         with_socket(state_dir, |path| {
             let stream = match std::os::unix::net::UnixStream::connect(path) {
@@ -40,7 +40,7 @@ impl AdminClient {
         })
     }
 
-    /// Asks for credentials.
+    /// Request credentials.
     ///
     /// # Errors
     /// [`AdminError`].
@@ -54,7 +54,7 @@ impl AdminClient {
         }
     }
 
-    /// Says where the coordinator is reached.
+    /// Set the coordinator's addresses.
     ///
     /// # Errors
     /// [`AdminError`].
@@ -68,7 +68,7 @@ impl AdminClient {
         }
     }
 
-    /// Asks for a copy of the store and writes it to `to`, where nothing may be. Returns its size in bytes.
+    /// Request a copy of the store and write it to `to`, which must not exist. Return its size in bytes.
     ///
     /// # Errors
     /// [`AdminError`]; then there is no file at `to`.
@@ -79,24 +79,24 @@ impl AdminClient {
             return Err(write_error(there));
         }
         let (bytes, mut rest) = self.ask_backup().await?;
-        // It may be the store's own disk, on which the copy it comes from is until it is here.
+        // It may be the store's own disk, which also holds the source of the copy until the end.
         has_room(dir_of(to), bytes).map_err(write_error)?;
         let mut part = to.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
         let written = write_copy(&mut rest, bytes, &part, to).await;
         if written.is_err() {
-            // What is left of a failed copy helps nobody; that it cannot be removed changes nothing.
+            // A failed copy is useless, so ignore errors of its removal.
             let _ = fs::remove_file(&part);
         }
         written.map_err(write_error)?;
         Ok(bytes)
     }
 
-    /// Asks for a copy of the store and writes it to a stream. Returns its size in bytes.
+    /// Request a copy of the store and write it to a stream. Return its size in bytes.
     ///
     /// # Errors
-    /// [`AdminError`]; what was written is no copy then.
+    /// [`AdminError`]; then the written bytes are an invalid copy.
     pub async fn backup_to(mut self, to: &mut (impl AsyncWrite + Unpin)) -> Result<u64, AdminError> {
         let (bytes, mut rest) = self.ask_backup().await?;
         copy_whole(&mut rest, bytes, to).await.map_err(AdminError::Talk)?;
@@ -134,7 +134,7 @@ impl AdminClient {
     }
 }
 
-/// Writes all that comes, which must be so many bytes.
+/// Copy everything, which must be exactly `bytes` long.
 async fn copy_whole(
     read: &mut (impl AsyncReadExt + Unpin),
     bytes: u64,
@@ -146,7 +146,7 @@ async fn copy_whole(
     to.flush().await
 }
 
-/// Writes what comes to `part`, and puts it in the place of `to` once it is whole and durable.
+/// Write the input to `part`, and rename it to `to` once it is complete and durable.
 async fn write_copy(read: &mut (impl AsyncReadExt + Unpin), bytes: u64, part: &Path, to: &Path) -> io::Result<()> {
     let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(part)?;
     let mut file = tokio::fs::File::from_std(file);
@@ -157,7 +157,7 @@ async fn write_copy(read: &mut (impl AsyncReadExt + Unpin), bytes: u64, part: &P
     fs::File::open(parent)?.sync_all()
 }
 
-/// Where this file is, or is to be.
+/// Directory of a file.
 fn dir_of(file: &Path) -> &Path {
     file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

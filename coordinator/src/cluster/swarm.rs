@@ -1,6 +1,6 @@
-//! A cluster's Docker Swarm, reached through the agents of its managers. Gets a machine what it needs to get in: the
-//! questions and their order are `plan::swarm::joining`'s. Tokens are handed on and kept nowhere. And asks what the
-//! engine has to know of the nodes that an update drains.
+//! A cluster's Docker Swarm, reached through the agents of its managers. It gets the inputs with which a machine joins;
+//! `plan::swarm::joining` defines the questions and their order. Tokens are passed on and never stored. It also asks
+//! the engine's questions about nodes that an update drains.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
     server::{Asker, Sessions},
 };
 
-/// Gets a machine what it needs to enter the swarm as the record says.
+/// Get the inputs with which a machine joins the swarm, as the record says.
 ///
 /// # Errors
 /// [`Refused`]: the machine asks again later.
@@ -53,7 +53,7 @@ pub async fn enter(
     }
 }
 
-/// Asks the engine's questions, and tells it what became of each, until the coordinator goes.
+/// Ask the engine's questions and return the answers, until the coordinator ends.
 pub async fn ask(engine: EngineHandle, sessions: Sessions) {
     let Some(mut questions) = sessions.questions() else {
         tracing::error!("somebody else asks the swarms already: no drain goes on");
@@ -66,13 +66,13 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions) {
             let SwarmQuestion { number, about, agent, op, patience_ms } = question;
             let patience = Duration::from_millis(patience_ms);
             let result = sessions.call_swarm((agent, epoch), op, Asker::Engine, patience).await;
-            // An engine that is gone has no use for it.
+            // The engine may have ended.
             drop(engine.notify(Input::SwarmAnswered { about, number, result }).await);
         });
     }
 }
 
-/// What the machine's swarm-join is given: the way in, and the token, which is the secret of it.
+/// Inputs of the machine's swarm-join: how to join, and the token, which is secret.
 #[must_use]
 pub fn inputs(join: &SwarmJoin, token: Option<Token>) -> Vec<ItemInput> {
     let way = (SWARM_JOIN_INPUT, json(join), false);

@@ -11,7 +11,7 @@ use crate::{
     plan::{added, survey::Survey},
 };
 
-/// What was backed up.
+/// The backups that were made.
 pub(super) fn made(update: &UpdateRow) -> Vec<BackupStatus> {
     let made = update.backups.iter().map(|backup| BackupStatus {
         machine: backup.machine.to_string(),
@@ -25,13 +25,13 @@ pub(super) fn made(update: &UpdateRow) -> Vec<BackupStatus> {
     made.collect()
 }
 
-/// Machines on which this is made.
+/// Machines that run this addition.
 fn on<'a>(update: &'a UpdateRow, of: &Added) -> Vec<&'a str> {
     let with = update.targets.iter().filter(|(_, target)| target.added.contains(of));
     with.map(|(name, _)| name.as_str()).collect()
 }
 
-/// The phase of a plan in which hot copies and MKE's backup are made. None: there is none.
+/// The phase of a plan for hot copies and MKE's backup, if it has any.
 pub(super) fn first(update: &UpdateRow) -> Option<UpdatePhase> {
     let swarm = match on(update, &Added::SwarmCopy)[..] {
         [] => None,
@@ -43,7 +43,7 @@ pub(super) fn first(update: &UpdateRow) -> Option<UpdatePhase> {
     (!all.is_empty()).then(|| phase("backups", &all.join("; "), "none", "no, they end"))
 }
 
-/// The phase in which managers are copied with Docker stopped, each in its turn. None: none of them is.
+/// The phase in which managers are copied with Docker stopped, each in its turn, if any are.
 pub(super) fn in_turn(update: &UpdateRow) -> Option<UpdatePhase> {
     let any = !on(update, &Added::ConsistentCopy).is_empty();
     let what = "each manager but the leader, in its turn";
@@ -55,7 +55,7 @@ fn phase(name: &str, what: &str, impact: &str, pause: &str) -> UpdatePhase {
     UpdatePhase { name, what, impact, pause }
 }
 
-/// What is to be known of its backups before an update is started.
+/// Notes about its backups, shown before an update starts.
 pub(super) fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
     let members = || survey.machines.iter().filter(|position| position.update().is_some());
     let has = |runner| members().any(|position| added::has(survey.facts, position.row, runner));

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// A cluster as people see it.
+/// The document of a cluster.
 pub(super) fn document(survey: &Survey<'_>, now: Now) -> Cluster {
     let row = survey.cluster;
     let members: Vec<&Position<'_>> = survey.machines.iter().filter(|p| !p.row.revoked).collect();
@@ -56,7 +56,7 @@ pub(super) fn document(survey: &Survey<'_>, now: Now) -> Cluster {
     }
 }
 
-/// The releases that these machines were last Ready at, in the order in which they were applied.
+/// The releases at which these machines were last Ready, in the order in which they were applied.
 fn releases(members: &[&Position<'_>]) -> Vec<String> {
     let ready_at = members.iter().filter_map(|position| position.row.ready_at.as_ref());
     let by_version: BTreeMap<u64, &String> = ready_at.map(|(release, version)| (*version, release)).collect();
@@ -69,7 +69,7 @@ fn releases(members: &[&Position<'_>]) -> Vec<String> {
     releases
 }
 
-/// Would an update have something to do, and is none under way?
+/// Would an update change something, and is no rollout under way?
 fn update_due(survey: &Survey<'_>) -> bool {
     survey.rollout.is_none() && !survey.facts.meta.recovering && has_work(survey, Scope::Drain)
 }
@@ -84,7 +84,7 @@ fn phase_progress(survey: &Survey<'_>, phase: Phase) -> PhaseProgress {
         }
         let reached = position.row.reach >= Some(phase);
         let here = position.row.reach == Some(phase) && position.in_flight();
-        // Reconfigure is for those who saw another control set; the others have nothing to do in it.
+        // Reconfigure applies only to machines that know another control set.
         let has_it = phase != Phase::Reconfigure || reached || safety::needs_reconfigure(survey, position);
         if !has_it {
             continue;
@@ -92,7 +92,7 @@ fn phase_progress(survey: &Survey<'_>, phase: Phase) -> PhaseProgress {
         progress.total += 1;
         match position.progress(phase) {
             Progress::Failed(_) | Progress::Held(_) => progress.failed += 1,
-            // What was Ready once has what it was told before, and a rollout may bring it nothing of this phase.
+            // A machine that was Ready once has its previous list, and a rollout may leave this phase out.
             Progress::Done if reached || position.ready_once() => progress.done += 1,
             Progress::Open if here => progress.running += 1,
             Progress::Done | Progress::Open => {}

@@ -17,7 +17,7 @@ use crate::{
     plan::{Limits, locks as answers, survey::Survey},
 };
 
-/// Every lock of the clusters that `wanted` lets through.
+/// Every lock of the clusters that `wanted` accepts.
 #[must_use]
 pub fn locks(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool) -> Vec<Lock> {
     facts.locks.values().filter(|row| wanted(&row.key.cluster)).map(|row| lock(facts, row)).collect()
@@ -52,30 +52,30 @@ fn lock(facts: &Facts, row: &LockRow) -> Lock {
     }
 }
 
-/// A maintenance request that is there, and what it tells the controllers.
+/// An existing maintenance request, with its content for the controllers.
 #[derive(Clone, Copy, Debug)]
 pub struct Requested<'a> {
-    /// Of this machine. None: of the cluster itself.
+    /// Its machine. None: it concerns the cluster itself.
     pub machine: Option<&'a MachineRow>,
-    /// Since when.
+    /// Its row, with its start.
     pub row: RequestRow,
-    /// What may be done.
+    /// Permitted operations.
     pub scope: Scope,
     /// The machine is removed for good.
     pub removal: bool,
-    /// The release that is coming. Empty: none is.
+    /// The release of the update, if any; else empty.
     pub release: &'a str,
 }
 
 impl Requested<'_> {
-    /// The machine's name; that of the cluster's own request is empty.
+    /// The machine's name; empty for the cluster's own request.
     #[must_use]
     pub fn machine_name(&self) -> &str {
         self.machine.map_or("", |row| row.name.as_str())
     }
 }
 
-/// Requests that are there: of a cluster, then of its machines.
+/// Existing requests: the cluster's own, then those of its machines.
 pub fn requested<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> impl Iterator<Item = Requested<'a>> {
     let update = facts.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
     let scope = update.map_or(Scope::Drain, |update: &UpdateRow| update.scope);
@@ -86,14 +86,14 @@ pub fn requested<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> impl Iterato
     let own = own.map(|row| Requested { machine: None, row, scope, removal: false, release: coming });
     let of_machines = facts.machines_of(cluster).filter_map(move |machine| {
         let mine = machine.update.as_ref()?;
-        // One that is removed in the middle of it stays at what it has.
+        // A machine that is removed meanwhile stays at its release.
         let release = if mine.maintenance.is_some() { "" } else { coming };
         Some(Requested { machine: Some(machine), row: mine.request?, scope, removal: machine.is_removed(), release })
     });
     own.into_iter().chain(of_machines)
 }
 
-/// Every request of the clusters that `wanted` lets through.
+/// Every request of the clusters that `wanted` accepts.
 #[must_use]
 pub fn requests(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Request> {
     surveys(facts, wanted, limits, now)

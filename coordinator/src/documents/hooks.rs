@@ -12,12 +12,12 @@ use crate::{
     plan::{added, safety, survey::Survey, update::around},
 };
 
-/// Will an update that is under way come to this stage? One without hooks has no stage for them.
+/// Is this stage still to come in an update under way? Stages of hooks exist only if there are hooks.
 pub(super) fn is_ahead(update: &UpdateRow, stage: ClusterStage) -> bool {
     !matches!(stage, ClusterStage::HooksBefore | ClusterStage::HooksAfter) || around::has(update, stage)
 }
 
-/// How far each hook is, on each of its machines.
+/// Progress of each hook on each of its machines.
 pub(super) fn statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> Vec<HookStatus> {
     let mut all = Vec::new();
     for (machine, target) in &update.targets {
@@ -62,15 +62,15 @@ fn state(
     if over || never { "not run" } else { "waiting" }
 }
 
-/// Is this machine no part of the update any more, as far as this hook is concerned? Who is through comes back for one
-/// after the update when that stage begins, unless it is not at the update's version.
+/// Has this machine left the update, as far as this hook is concerned? A machine that is complete comes back when the
+/// stage of a hook after the update begins, unless it is at another version.
 fn has_left(update: &UpdateRow, row: &MachineRow, added: &Added) -> bool {
     let too_late = !added.is_after() || update.stages.contains_key(&ClusterStage::HooksAfter);
     let out = row.update.is_none() && (too_late || row.follows() != Some(update.version));
     row.revoked || row.removal.is_some() || out
 }
 
-/// What runs in one of the two stages, in words. None: nothing.
+/// Description of the hooks in one of the two stages, if it has any.
 pub(super) fn planned(update: &UpdateRow, stage: ClusterStage) -> Option<String> {
     let mut machines: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (machine, target) in &update.targets {

@@ -1,4 +1,4 @@
-//! How far an update is on each of its machines.
+//! Progress of an update on each of its machines.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// The machines of a rollout in the order in which they go. Those that a later one has taken over are not among them.
+/// The machines of a rollout in their order, except those that a later one has taken over.
 pub(super) fn machines(
     survey: &Survey<'_>,
     row: &RolloutRow,

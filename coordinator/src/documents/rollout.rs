@@ -1,4 +1,4 @@
-//! Documents of rollouts, and of the reboots that they bring about.
+//! Documents of rollouts, and of the reboots in them.
 
 use muster_proto::{
     model::{Counts, ItemState, Now, REBOOT_ITEM},
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A rollout as people see it.
+/// The document of a rollout.
 pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
     let members: Vec<&Position<'_>> = survey
         .machines
@@ -22,7 +22,7 @@ pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollo
         .filter(|position| position.row.rollout.as_ref() == Some(&row.name) && !position.row.revoked)
         .collect();
     let open = row.finished_at_ms.is_none();
-    // What holds it up is asked of those that go on: a cluster has had many more.
+    // Only open rollouts need this: a cluster has had many more.
     let blocked = open.then(|| blocked::of_cluster(survey)).flatten();
     let blocked = since(blocked, survey.cluster.blocked_since, now);
     let busy = open && members.iter().any(|position| position.in_flight());
@@ -60,7 +60,7 @@ pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollo
     }
 }
 
-/// What became of an operator's wish that a machine reboots.
+/// Outcome of an operator's request to reboot a machine.
 pub(super) fn reboot(row: &MachineRow) -> Option<RebootStatus> {
     let asked = row.reboot?;
     let status = row.statuses.get(REBOOT_ITEM).filter(|_| !asked.completed);

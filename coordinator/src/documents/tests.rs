@@ -1,5 +1,5 @@
-//! What `musterctl get clusters|machines -o json` prints: scripts rely on every name in it. The documents are
-//! `tests/golden/documents/*.json`; `MUSTER_GOLDEN=update` writes them anew.
+//! Output of `musterctl get clusters|machines -o json`: scripts rely on every name in it. The documents are in
+//! `tests/golden/documents/*.json`; `MUSTER_GOLDEN=update` rewrites them.
 
 use std::{fs, path::PathBuf};
 
@@ -72,7 +72,7 @@ fn field_names_are_lcms() {
     check("machines", &documents::machines(facts, |_| true, limits, now));
 }
 
-/// What items have said is for whoever asks for one machine: all of it together nobody could take.
+/// Output of items is shown only with a single machine: all of it together would be too large.
 #[test]
 fn a_list_of_machines_is_without_what_their_items_have_said() {
     let mut fleet = Fleet::of(1, 1).reported();

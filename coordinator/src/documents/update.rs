@@ -1,4 +1,4 @@
-//! Documents of an update: how far it is, and what one would do.
+//! Documents of an update: its progress, and the plan of one.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +26,11 @@ use crate::{
     },
 };
 
-/// Inputs that an agent waits for come by themselves within so long, in milliseconds, or not at all: a control machine
-/// that reboots is back by then, and the agent has asked several times.
+/// Time in milliseconds in which inputs arrive by themselves, if at all. A rebooting control machine is back by then,
+/// and the agent has asked several times.
 const INPUTS_COME_MS: u64 = 2 * 60_000;
 
-/// The word for where an update is.
+/// The word for an update's state.
 pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
     match (row.finished_at_ms, update.wish) {
         (None, _) if maintenance::rests(survey) => "InMaintenance",
@@ -43,25 +43,24 @@ pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -
     }
 }
 
-/// Does nothing move by itself any more? Then every machine that has not come to its end waits for a person, or for one
-/// that does.
+/// Does all progress depend on a person? Then every incomplete machine waits for a person, or for a machine that does.
 pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
     let running = |position: &Position<'_>| position.connected() && position.running().next().is_some();
-    // One whose ledger is behind starts nothing and reports nothing, and of one that is unheeded nothing is taken; what
-    // another refuses moves it no further than what runs there already.
+    // A machine whose ledger is behind starts and reports nothing, and reports of an unheeded one are ignored. A
+    // machine that refuses its list continues only with what already runs.
     let stands = |position: &Position<'_>| {
         blocked::silent(position).is_some() || (blocked::refuses(position).is_some() && !running(position))
     };
     let works =
         |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position) && !stands(position);
-    // After `recover` only a person knows what became of these, and nothing moves before he has said so.
+    // After `recover` only a person knows the outcome on these machines, and everything waits for that decision.
     let doubted = |position: &Position<'_>| position.row.in_doubt && !position.row.revoked;
     let at_work = |position: &Position<'_>| position.connected() && recovery::running(position).is_some();
     if survey.facts.meta.recovering && survey.machines.iter().any(doubted) && !targets(survey).any(at_work) {
         return true;
     }
     let moves = |position: &Position<'_>| works(position) || is_waiting_for_others(survey, position);
-    // One that is done may just be gone for a moment; it is missed in time.
+    // A complete machine may be disconnected only for a moment; later it counts as lost.
     let returns = |p: &Position<'_>| p.ready_once() && !p.row.revoked && !p.connected() && !p.lost;
     if maintenance::rests(survey)
         || is_cluster_moving(survey)
@@ -71,11 +70,10 @@ pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
         return false;
     }
     let waits: Vec<_> = targets(survey).filter_map(|p| Some((p, blocked::of_machine(survey, p)?.reason))).collect();
-    // All other reasons want a person, or pass with the end of another machine: once nothing moves, that comes to the
-    // same.
+    // All other reasons need a person, or pass when another machine ends: once progress stops, both are the same.
     let passes = |(position, reason): &(&Position<'_>, Reason)| {
-        // Who is missing after `recover` is for a person to say, and what is wrong with a controller that never stays
-        // connected for long enough.
+        // After `recover`, a person must decide about missing machines. The same goes for a controller that disconnects
+        // again and again.
         let for_a_person = match reason {
             Reason::Gathering => survey.facts.meta.recovering,
             Reason::LocksSettling => are_locks_late(survey, position),
@@ -86,8 +84,8 @@ pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
     !waits.is_empty() && !waits.iter().any(passes)
 }
 
-/// An agent that waits for inputs asks again by itself: a manager that reboots answers soon, but a secret that was
-/// deleted comes back only when somebody has brought it about.
+/// An agent that waits for inputs retries by itself. A rebooting manager answers soon, but a deleted secret comes back
+/// only when a person creates it.
 fn waits_long_for_inputs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let since =
         position.live.and_then(|live| live.inputs_wanted_ms).max(position.row.slot.map(|slot| slot.granted_at_ms));
@@ -126,13 +124,13 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
     }
 }
 
-/// Whether a machine is out of service, or on its way there or back.
+/// Status of a machine that is in maintenance, or on the way there or back.
 pub(super) fn maintenance(row: &MachineRow) -> Option<MaintenanceStatus> {
     let known = row.update.as_ref()?.maintenance?;
     Some(MaintenanceStatus { since: known.since_ms.map(at), leaving: known.leaving })
 }
 
-/// How far the removal of a machine is. One whose rollout does not go on without a person has failed, for now.
+/// Phase of a machine's removal. It counts as failed while its rollout waits for a person.
 pub(super) fn deletion_phase(survey: &Survey<'_>, position: &Position<'_>) -> Option<String> {
     let row = position.row.removal.as_ref()?;
     let halted = row.by_turn && row.departure.is_none() && survey.update().is_some() && needs_operator(survey);
@@ -140,7 +138,7 @@ pub(super) fn deletion_phase(survey: &Survey<'_>, position: &Position<'_>) -> Op
     Some(if halted && phase == "started" { "failed" } else { phase }.to_owned())
 }
 
-/// How far each update group is, in the order in which they go.
+/// Progress of each update group, in their order.
 fn group_statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> Vec<GroupStatus> {
     let spec = survey.facts.specs.get(&(row.cluster.clone(), update.version));
     let Some(spec) = spec.filter(|spec| !spec.update_groups.is_empty()) else { return Vec::new() };
@@ -158,7 +156,7 @@ fn group_statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> 
     groups.into_values().collect()
 }
 
-/// The stage of the rollout under way that is past its deadline: the cluster's own, else the oldest of a machine.
+/// The stage past its deadline in the rollout under way: the cluster's own, else the oldest of a machine.
 pub(super) fn cluster_stuck(survey: &Survey<'_>) -> Option<StuckStage> {
     if let Some(((stage, since_ms), update)) = overdue_stage(survey).zip(survey.update()) {
         return Some(StuckStage { stage: stage.name(update.kind).to_owned(), since: at(since_ms), machine: None });
@@ -168,13 +166,13 @@ pub(super) fn cluster_stuck(survey: &Survey<'_>) -> Option<StuckStage> {
     oldest.map(|(stuck, row)| StuckStage { machine: Some(row.name.to_string()), ..stuck })
 }
 
-/// The stage of a machine that is past its deadline.
+/// The stage of a machine past its deadline.
 pub(super) fn stuck(position: &Position<'_>) -> Option<StuckStage> {
     let stuck = position.update()?.stuck.as_ref()?;
     Some(StuckStage { stage: stuck.stage.as_str().to_owned(), since: at(stuck.since_ms), machine: None })
 }
 
-/// What an update would do. None: the cluster is not deployed, is at work, or is at its newest manifest.
+/// The plan of an update. None: the cluster is still to be deployed, is at work, or is at its newest manifest.
 pub(super) fn planned(survey: &Survey<'_>, options: &Options, limits: &Limits) -> Option<UpdatePlan> {
     let name = &survey.cluster.name;
     let deployed = survey.rollout.is_none() && survey.machines.iter().any(Position::ready_once);
@@ -205,7 +203,7 @@ pub(super) fn planned(survey: &Survey<'_>, options: &Options, limits: &Limits) -
     Some(UpdatePlan { phases, warnings, notes: notes(&survey, update), machines, unchanged, digest, ..empty(None) })
 }
 
-/// What its backups lack, and reboots that are due, and that an update of this scope leaves out.
+/// Gaps of its backups, and due reboots that an update of this scope leaves out.
 fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
     let mut notes = backups::notes(survey, update);
     notes.extend(staying(survey));
@@ -225,7 +223,7 @@ fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
     notes
 }
 
-/// Containers that no service runs, and that stay on machines that are disturbed.
+/// Containers outside services that stay on disturbed machines.
 fn staying(survey: &Survey<'_>) -> Option<String> {
     let disturbed = targets(survey).filter(|position| position.update().is_some_and(|mine| mine.disruptive));
     let named: Vec<String> =
@@ -238,13 +236,13 @@ fn staying(survey: &Survey<'_>) -> Option<String> {
     })
 }
 
-/// The group of a worker. None: a control machine, or a cluster without groups.
+/// The group of a worker. None: a control machine, or an ungrouped cluster.
 fn group_of<'a>(survey: &Survey<'a>, position: &Position<'a>) -> Option<groups::Group<'a>> {
     let grouped = position.row.spec.machine_type == MachineType::Worker && !survey.spec.update_groups.is_empty();
     grouped.then(|| groups::of(survey, position))
 }
 
-/// Machines on which something changes, in the order in which they go.
+/// Machines that change, in the order in which they go.
 fn changed(survey: &Survey<'_>, update: &UpdateRow) -> Vec<ChangedMachine> {
     let mut positions: Vec<&Position<'_>> = targets(survey).collect();
     positions.sort_by_key(|position| {
@@ -263,7 +261,7 @@ fn changed(survey: &Survey<'_>, update: &UpdateRow) -> Vec<ChangedMachine> {
     positions.into_iter().filter_map(machine).collect()
 }
 
-/// What would hold it up if it started now.
+/// Obstacles that would delay it if it started now.
 fn warnings(survey: &Survey<'_>) -> Vec<String> {
     let of_cluster = locks::may_request(survey, None).err().map(|blocked| blocked.message);
     let failed = locks::failed(survey, None).map(|failed| format!("{}: {failed}", survey.cluster.name));
@@ -283,7 +281,7 @@ fn warnings(survey: &Survey<'_>) -> Vec<String> {
     of_cluster.into_iter().chain(failed).chain(gone).chain(of_machines).collect()
 }
 
-/// Has it prepare items to run, besides what the update adds?
+/// Does it have prepare items to run, besides those that the update adds?
 fn prepares(position: &Position<'_>) -> bool {
     let open = |item: &AssignedItem| {
         let added = position.update().is_some_and(|mine| mine.adds(&item.name));
@@ -356,7 +354,7 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
     phases
 }
 
-/// Groups with workers that are disturbed, in the order in which they go.
+/// Groups with disturbed workers, in their order.
 fn groups_of<'a>(survey: &Survey<'a>) -> Vec<groups::Group<'a>> {
     let disturbed = targets(survey).filter(|position| position.update().is_some_and(|mine| mine.disruptive));
     let mut all: Vec<_> = disturbed.filter_map(|position| group_of(survey, position)).collect();
@@ -365,7 +363,7 @@ fn groups_of<'a>(survey: &Survey<'a>) -> Vec<groups::Group<'a>> {
     all
 }
 
-/// How many of these machines reboot, if their hosts still say so then, as the end of a sentence about them.
+/// Number of these machines that reboot, provided their hosts still ask for it, as the end of a sentence.
 fn reboots<'a>(machines: impl Iterator<Item = &'a ChangedMachine>) -> String {
     let disturbed: Vec<&ChangedMachine> = machines.filter(|machine| machine.disruptive).collect();
     let reboots = |machine: &&&ChangedMachine| machine.items.iter().any(|item| item == REBOOT_ITEM);

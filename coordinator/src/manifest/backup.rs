@@ -16,8 +16,8 @@ pub(super) const BACKUPS: Fields = Fields { known: &["swarm", "mke"], later: &[]
 
 type Types = BTreeMap<MachineType, Vec<StateItem>>;
 
-/// `backups`: params of the two runners, but for those that an update sets itself. `of_cluster`: the items of the
-/// cluster's machines, and its hooks, unless they have faults.
+/// `backups`: params of the two runners, except those that an update sets itself. `of_cluster`: the items of the
+/// cluster's machines and its hooks, unless they have faults.
 pub(super) fn read(
     spot: &Spot<'_>,
     of_cluster: Option<(&Types, &UpdateHooks)>,

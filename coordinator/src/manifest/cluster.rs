@@ -43,12 +43,12 @@ pub(super) const COUNTS: Fields = Fields { known: &["control", "worker"], later:
 
 /// Most machines of one type a cluster may declare.
 pub const MACHINES_MAX: u32 = 10_000;
-/// Most workers going down at once unless the cluster says otherwise: LCM's default.
+/// Default number of workers that may be down at once: LCM's default.
 const UPGRADE_COUNT_DEFAULT: u32 = 1;
-/// The failure budget unless the cluster says otherwise (architecture.md, "Failure budget").
+/// Default failure budget (architecture.md, "Failure budget").
 const MAX_FAILURES_DEFAULT: Counts = Counts { control: 1, worker: 2 };
 
-/// A cluster's `spec`.
+/// Parse a cluster's `spec`.
 pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<ClusterSpec> {
     let map = spot.map(faults, &CLUSTER)?;
     let at_once = 1..=WORKERS_AT_ONCE_MAX;
@@ -159,7 +159,7 @@ fn machine_types(
     (faults.count() == before).then_some(types)
 }
 
-/// Workers join a swarm that a control machine has made.
+/// Workers can join only a swarm that a control machine creates.
 fn somebody_makes_the_swarm(spot: &Spot<'_>, types: &BTreeMap<MachineType, Vec<StateItem>>, faults: &mut Faults<'_>) {
     let joins = |of| types.get(&of).is_some_and(|items| items.iter().any(|item| item.runner == RunnerKind::SwarmJoin));
     if joins(MachineType::Worker) && !joins(MachineType::Control) {
@@ -167,7 +167,7 @@ fn somebody_makes_the_swarm(spot: &Spot<'_>, types: &BTreeMap<MachineType, Vec<S
     }
 }
 
-/// Machines that are waited for must have something to do.
+/// Machines that deployment waits for must have items.
 fn declared_types_exist(
     map: &Map<'_>,
     machines: Counts,

@@ -1,16 +1,16 @@
-//! What is wrong with a manifest, and the list in which the faults of one `parse` are gathered. Text from the manifest
-//! enters a message only through [`shown`]; values of params and annotations never do: they may be secrets.
+//! Faults of a manifest, and the list that collects those of one `parse`. Text from the manifest enters a message only
+//! through [`shown`]. Values of params and annotations stay out of messages: they may be secrets.
 
 use std::fmt;
 
 use muster_proto::suggestions::nearest;
 
-/// Most faults told of at once; a last one says how many more there are.
+/// Most faults reported at once; a last one counts the rest.
 pub const FAULTS_MAX: usize = 100;
-/// What would be right where other tools have a template.
+/// The expected form where the manifest has another tool's template.
 pub(super) const NO_TEMPLATES: &str =
     "the value itself, or in params a variable such as ${cluster.release}: a manifest has no templates";
-/// Longest piece of the manifest's own text in a message, in characters.
+/// Longest excerpt of the manifest in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
 /// Longest name of a source in a message, in characters.
 const FILE_CHARS_MAX: usize = 1024;
@@ -18,19 +18,19 @@ const FILE_CHARS_MAX: usize = 1024;
 /// One fault of a manifest, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Name of the source, as the operator gave it.
+    /// Name of the source as the operator gave it.
     pub file: String,
     /// Line, from 1.
     pub line: u32,
     /// Column, from 1, in characters.
     pub column: u32,
-    /// The field, `spec.machineTypes.control[2].params.sha256`; empty: the document or the file as a whole.
+    /// The field, `spec.machineTypes.control[2].params.sha256`; empty: the whole document or file.
     pub path: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What would be right; may be empty.
+    /// The expected form; may be empty.
     pub expected: String,
-    /// The nearest known name, where one is near; else empty.
+    /// The nearest known name, if any is near; else empty.
     pub nearest: String,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A place in a text; both count from 1, the column in characters.
+/// A position in a text; both numbers count from 1, the column in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) line: u32,
@@ -59,10 +59,10 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Where a text begins.
+    /// Start of a text.
     pub(super) const START: Self = Self { line: 1, column: 1 };
 
-    /// The place of the byte `at` of `text`. Lines end as in YAML: with LF, CR LF or CR.
+    /// Position of the byte `at` of `text`. Lines end as in YAML: with LF, CR LF or CR.
     pub(super) fn of_byte(text: &str, at: usize) -> Self {
         let before = text.get(..at).unwrap_or_default();
         let unix = before.replace("\r\n", "\n");
@@ -72,7 +72,7 @@ impl Position {
     }
 }
 
-/// A count as it is written into a [`Fault`].
+/// A count in the form of a [`Fault`].
 pub(super) fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -86,32 +86,32 @@ pub(super) struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// None yet, in sources of these names.
+    /// An empty list for sources of these names.
     pub(super) const fn new(names: Vec<&'a str>) -> Self {
         Self { names, file: 0, found: Vec::new(), left_out: 0 }
     }
 
-    /// The faults that follow are in this source.
+    /// Attribute the following faults to this source.
     pub(super) const fn enter(&mut self, file: usize) {
         self.file = file;
     }
 
-    /// Name of a source, fit for a message.
+    /// Name of a source, safe for a message.
     pub(super) fn name(&self, file: usize) -> String {
         printable(self.names.get(file).copied().unwrap_or_default(), FILE_CHARS_MAX)
     }
 
-    /// How many were found, told of or not.
+    /// Number of faults found, including those beyond the limit.
     pub(super) const fn count(&self) -> usize {
         self.found.len() + self.left_out
     }
 
-    /// One more fault.
+    /// Add a fault.
     pub(super) fn add(&mut self, at: Position, path: &str, problem: impl Into<String>, expected: impl Into<String>) {
         self.add_near(at, path, problem, expected, ("", []));
     }
 
-    /// One more fault, with the candidate that was perhaps meant by `word`.
+    /// Add a fault, with the candidate that is nearest to `word`.
     pub(super) fn add_near<'c>(
         &mut self,
         at: Position,
@@ -136,7 +136,7 @@ impl<'a> Faults<'a> {
         self.found.push((self.file, fault));
     }
 
-    /// All of them in the order of the text.
+    /// All faults in the order of the text.
     pub(super) fn finish(mut self) -> Vec<Fault> {
         self.found.sort_by_key(|(file, fault)| (*file, fault.line, fault.column));
         let mut faults: Vec<Fault> = self.found.into_iter().map(|(_, fault)| fault).collect();
@@ -155,12 +155,12 @@ impl<'a> Faults<'a> {
     }
 }
 
-/// A piece of the manifest's text as it may stand in a message: short, and without anything a terminal would obey.
+/// An excerpt of the manifest for a message: short and printable.
 pub(super) fn shown(text: &str) -> String {
     printable(text, SHOWN_CHARS_MAX)
 }
 
-/// The same, of at most so many characters.
+/// The same, with at most `chars_max` characters.
 pub(super) fn printable(text: &str, chars_max: usize) -> String {
     let mut safe = String::new();
     for (count, c) in text.chars().enumerate() {

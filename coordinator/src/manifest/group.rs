@@ -12,12 +12,12 @@ use super::{
 /// Fields of an update group.
 pub(super) const GROUP: Fields =
     Fields { known: &["name", "index", "concurrentUpdates", "rebootIfUpdateRequires"], later: &[] };
-/// Groups one cluster may have.
+/// Most groups of one cluster.
 const GROUPS_MAX: usize = 64;
 /// Highest `index`.
 const INDEX_MAX: u32 = 1_000;
 
-/// `updateGroups`. `at_once`: `maxWorkerUpgradeCount`, unless it has a fault.
+/// Parse `updateGroups`. `at_once`: `maxWorkerUpgradeCount`, unless it has a fault.
 pub(super) fn read_all(spot: &Spot<'_>, at_once: Option<u32>, faults: &mut Faults<'_>) -> Option<Vec<UpdateGroup>> {
     let before = faults.count();
     let spots = spot.list(faults)?;
@@ -61,7 +61,7 @@ fn concurrent(spot: &Spot<'_>, most: u32, faults: &mut Faults<'_>) -> Option<u32
     Some(count)
 }
 
-/// May a machine of this type name this group? `cluster`: its own, if that is known and has no faults.
+/// Check that a machine of this type may name this group. `cluster`: its own, if it is known and faultless.
 pub(super) fn fits(
     spot: &Spot<'_>,
     name: &UpdateGroupName,

@@ -1,4 +1,4 @@
-//! `updateHooks`: items that run around every update.
+//! `updateHooks`: items that run before and after every update.
 
 use std::collections::BTreeMap;
 
@@ -32,12 +32,12 @@ pub(super) const HOOK: Fields = Fields {
     ],
     later: &[],
 };
-/// Hooks before or after an update.
+/// Most hooks before, or after, an update.
 const HOOKS_MAX: usize = 32;
 
 type Types = BTreeMap<MachineType, Vec<StateItem>>;
 
-/// `updateHooks`. `types`: the items of the cluster's machines, unless they have faults.
+/// Parse `updateHooks`. `types`: the items of the cluster's machines, unless they have faults.
 pub(super) fn read_all(
     spot: &Spot<'_>,
     types: Option<&Types>,
@@ -92,7 +92,7 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     })
 }
 
-/// Nothing is requested or drained for a hook, so it must leave workloads alone.
+/// Parse a hook's runner. Machines stay in service during a hook, so the runner must leave workloads alone.
 fn runner(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<RunnerKind> {
     let text = spot.text(faults)?;
     let known: Vec<&str> = Hook::RUNNERS.iter().map(|runner| runner.as_str()).collect();
@@ -107,7 +107,7 @@ fn runner(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<RunnerKind> {
     None
 }
 
-/// Exactly one of `machine` and `machineType`.
+/// Parse exactly one of `machine` and `machineType`.
 fn machines(map: &Map<'_>, faults: &mut Faults<'_>) -> Option<HookMachines> {
     match (map.get("machine"), map.get("machineType")) {
         (Some(spot), None) => spot.label(faults).map(HookMachines::Machine),
@@ -138,7 +138,7 @@ fn machine_type(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<MachineType>
     }
 }
 
-/// A hook has a slot of its own in the status of every machine.
+/// A hook needs a slot of its own in the status of every machine.
 fn name_is_free(
     spot: &Spot<'_>,
     name: &ItemName,

@@ -1,4 +1,4 @@
-//! StateItems: single ones, and what must hold of all items of a machine type together.
+//! StateItems: each by itself, and the rules for all items of a machine type together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,12 +39,12 @@ pub(super) const ITEM: Fields = Fields {
 };
 /// Machine types whose machines have items.
 pub(super) const TYPES: &[&str] = &[MachineType::Control.as_str(), MachineType::Worker.as_str()];
-/// What an item takes on the wire besides its texts: hash, numbers, and the lengths and tags of the fields.
+/// Size of an item on the wire besides its texts: hash, numbers, and the lengths and tags of the fields.
 const ITEM_OVERHEAD_BYTES: usize = 128;
 /// The same for a param.
 const PARAM_OVERHEAD_BYTES: usize = 16;
 
-/// The items of one machine type.
+/// Parse the items of one machine type.
 pub(super) fn read_all(
     of: MachineType,
     spot: &Spot<'_>,
@@ -106,7 +106,7 @@ fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Optio
     })
 }
 
-/// The name of an item or of a hook.
+/// Parse the name of an item or a hook.
 pub(super) fn name(map: &Map<'_>, faults: &mut Faults<'_>) -> Option<ItemName> {
     let spot = map.required(faults, "name")?;
     let name = spot.label::<ItemName>(faults)?;
@@ -116,8 +116,8 @@ pub(super) fn name(map: &Map<'_>, faults: &mut Faults<'_>) -> Option<ItemName> {
     Some(name)
 }
 
-/// The params of an item or of a hook: each by itself, and whether they are what the runner needs. Its `vars` are
-/// among them, and fit its schemas.
+/// Parse the params of an item or a hook, and check them against its runner. They include `vars`, which must match
+/// their schemas.
 pub(super) fn params(
     spot: &Spot<'_>,
     map: &Map<'_>,
@@ -145,7 +145,7 @@ pub(super) fn whole_ms(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An item of phase prepare runs without a drain, a reboot never does: who says otherwise errs.
+/// An item of phase prepare runs beside workloads, and a reboot always needs a drain: reject contrary settings.
 fn disruption_makes_sense(
     spot: &Spot<'_>,
     runner: RunnerKind,
@@ -164,8 +164,7 @@ fn disruption_makes_sense(
     spot.child("disruptive").fault(faults, problem, expected);
 }
 
-/// An item of phase prepare runs beside the workloads of a machine that is Ready, and nothing moves them away before.
-/// `at`: what its author can change.
+/// An item of phase prepare runs beside the workloads of a Ready machine. `at`: the part that its author can change.
 pub(super) fn leaves_workloads_alone(
     at: &Spot<'_>,
     (runner, phase): (RunnerKind, Phase),
@@ -180,8 +179,8 @@ pub(super) fn leaves_workloads_alone(
     }
 }
 
-/// With what this runner disturbs workloads, in words; none if it leaves them alone. What scripts and playbooks do, and
-/// packages when they are installed, is their author's word. Joins have a rule of their own.
+/// Setting with which this runner disturbs workloads, in words, if it does. Scripts, playbooks and package
+/// installations are their author's responsibility. Joins have a rule of their own.
 fn disturbance(runner: RunnerKind, params: &BTreeMap<String, String>) -> Option<String> {
     let is = |name: &str, word: &str| params.get(name).is_some_and(|value| value == word);
     let one_of = |name: &str, words: &[&str]| {
@@ -212,7 +211,7 @@ fn names_differ(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     }
 }
 
-/// What follows a reboot in its phase would run on a machine that is going down. In phase prepare there is none at all.
+/// Items after a reboot in its phase would run on a machine that is going down. Phase prepare forbids reboots.
 fn reboots_are_last(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     for phase in Phase::ALL.iter().filter(|phase| **phase != Phase::Prepare) {
         let of_phase: Vec<_> = items.iter().filter(|(_, item)| item.phase == *phase).collect();
@@ -224,7 +223,7 @@ fn reboots_are_last(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     }
 }
 
-/// A machine enters the swarm in its turn, and with what the coordinator gives it.
+/// A machine joins the swarm in its turn, with inputs from the coordinator.
 fn joins_make_sense(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     for (spot, item) in items.iter().filter(|(_, item)| item.runner == RunnerKind::SwarmJoin) {
         if item.phase != Phase::Deploy {
@@ -234,7 +233,7 @@ fn joins_make_sense(items: &[(&Spot<'_>, StateItem)], faults: &mut Faults<'_>) {
     }
 }
 
-/// Do the items of one machine fit into one assignment, and the secrets of each into one answer?
+/// Check that the items of a machine fit into one assignment, and the secrets of each into one answer.
 pub(super) fn fits<'i>(spot: &Spot<'_>, items: impl Iterator<Item = &'i StateItem> + Clone, faults: &mut Faults<'_>) {
     for item in items.clone().filter(|item| variables::secrets_of(&item.params).len() > INPUTS_PER_ITEM_MAX) {
         spot.fault(

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::facts::SecretId;
 
-/// A fault names all the clusters there are, if there are no more than this.
+/// Most clusters that a fault lists by name.
 const NAMES_SHOWN_MAX: usize = 10;
 
 /// Fields of a machine's `spec`.
@@ -34,19 +34,20 @@ pub(super) const MACHINE: Fields = Fields {
     later: &["nodeName", "maintenance", "prepareDeletion"],
 };
 
-/// The clusters a machine can belong to.
+/// The clusters that a machine can belong to.
 pub(super) struct Clusters<'c> {
-    /// Those of the manifest; `None` = with faults, so nothing is said about its machines' items.
+    /// Clusters of the manifest; `None` = with faults, so the check of their machines' items is skipped.
     pub(super) declared: &'c Found<ClusterName, ClusterSpec>,
-    /// Those already recorded.
+    /// Recorded clusters.
     pub(super) known: &'c BTreeMap<ClusterName, ClusterSpec>,
     /// Recorded secrets.
     pub(super) secrets: &'c BTreeSet<SecretId>,
-    /// Do all documents have a kind, and all clusters a name? If not, a missing cluster may be one that has none.
+    /// Do all documents have a kind, and all clusters a name? Otherwise an unknown cluster may be one whose name is
+    /// missing.
     pub(super) complete: bool,
 }
 
-/// A machine's `spec`.
+/// Parse a machine's `spec`.
 pub(super) fn read(spot: &Spot<'_>, clusters: &Clusters<'_>, faults: &mut Faults<'_>) -> Option<MachineSpec> {
     let map = spot.map(faults, &MACHINE)?;
     let cluster_spot = map.required(faults, "clusterName");
@@ -108,7 +109,7 @@ impl<'c> Clusters<'c> {
     }
 }
 
-/// Params of single items, the machine's own. `items`: those of its type, if they are known.
+/// Parse a machine's own params of single items. `items`: those of its type, if they are known.
 fn overwrites(
     spot: &Spot<'_>,
     items: Option<&[StateItem]>,
@@ -130,7 +131,7 @@ fn overwrites(
             params::complete(value.at(), &value.path, template.runner, has, faults);
             let merged = template.params.iter().chain(params).map(|(name, value)| (name.clone(), value.clone()));
             let merged = merged.collect();
-            // What the cluster's own params disagree in is said of the cluster.
+            // A conflict among the cluster's own params is reported at the cluster.
             if params::quarrel(template.runner, &template.params).is_none() {
                 params::agree(|name| value.child(name).at(), &value.path, template.runner, &merged, faults);
             }

@@ -1,4 +1,4 @@
-//! What params each runner takes: one table, what they may refer to, and how they must agree.
+//! The params of each runner: one table, the references they may contain, and their consistency rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +16,21 @@ use super::{
 };
 use crate::facts::SecretId;
 
-/// How an archive may be packed.
+/// Known archive formats.
 const FORMATS: &[&str] = &["tar", "tar.gz", "tar.zst"];
-/// The ends of names that say so (the agent's runner/archive.rs).
+/// File name suffixes of archives (the agent's runner/archive.rs).
 const ARCHIVES: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 /// Largest `max_bytes` of a download: 1 PiB.
 const FILE_BYTES_MOST: u64 = 1 << 50;
 
-/// What a runner takes.
+/// Params of a runner.
 pub(super) struct Schema {
     pub(super) params: &'static [Param],
-    /// Does it take params of any other name as well?
+    /// Does it also accept params of other names?
     pub(super) free: bool,
-    /// At least one of these must be there.
+    /// At least one of these is required.
     one_of: &'static [&'static str],
-    /// If the first is there, so must be the second.
+    /// The first requires the second.
     together: &'static [(&'static str, &'static str)],
 }
 
@@ -39,8 +39,8 @@ pub(super) struct Param {
     pub(super) name: &'static str,
     pub(super) required: bool,
     pub(super) shape: Shape,
-    /// May it refer to secrets? Not what becomes an argument of a program, a name or a path: others on the machine, and
-    /// its logs, see that.
+    /// May it refer to secrets? Forbidden for arguments of programs, names and paths: other users of the machine, and
+    /// its logs, see those.
     secret: bool,
 }
 
@@ -118,7 +118,7 @@ const MKE: Schema =
 const REBOOT: Schema = only(&[may("when", Shape::Word(&["always", "required"]))]);
 const VROUTER_RESTART: Schema = only(&[]);
 
-/// What a runner takes.
+/// The params of a runner.
 pub(super) const fn schema(runner: RunnerKind) -> &'static Schema {
     match runner {
         RunnerKind::Downloader => &DOWNLOADER,
@@ -134,7 +134,7 @@ pub(super) const fn schema(runner: RunnerKind) -> &'static Schema {
     }
 }
 
-/// The params of a map, each checked by itself. `runner`: `None` if it is not known. `own`: one that nobody gives.
+/// Parse the params of a map, each by itself. `runner`: `None` if unknown. `own`: the param that only Muster sets.
 pub(super) fn read(
     spot: &Spot<'_>,
     runner: Option<RunnerKind>,
@@ -161,7 +161,7 @@ pub(super) fn read(
         }
         if let Some(text) = value.text(faults)
             && size(&value, text, faults)
-            // Before the secret is looked for: nobody is to make one that may not stand there.
+            // Checked before the secret is looked up: a user should not create a secret only to see it refused here.
             && known.is_none_or(|param| hides_secrets(&value, text, param, faults))
             && known.is_none_or(|param| is_no_template(&value, text, param.shape, faults))
             && (key == VERBATIM_PARAM || variables(&value, text, secrets, faults))
@@ -175,7 +175,7 @@ pub(super) fn read(
     (faults.count() == before).then_some(params)
 }
 
-/// Are these, together, what the runner needs? `at` and `path` are those of the params.
+/// Check that these params are sufficient for the runner. `at` and `path` are those of the params.
 pub(super) fn complete(
     at: Position,
     path: &str,
@@ -196,10 +196,10 @@ pub(super) fn complete(
     }
 }
 
-/// Params that do not agree: the one to be changed, what is wrong with it, and what would be right.
+/// Conflicting params: the one to change, the problem, and the expected form.
 pub(super) type Quarrel = (&'static str, &'static str, &'static str);
 
-/// Do the params of an item agree with each other? `at`: the place of one of them, `path`: that of all.
+/// Check that the params of an item are consistent. `at`: the position of one of them, `path`: that of all.
 pub(super) fn agree(
     at: impl Fn(&str) -> Position,
     path: &str,
@@ -212,7 +212,7 @@ pub(super) fn agree(
     }
 }
 
-/// The first disagreement among the params of an item.
+/// The first conflict among the params of an item.
 pub(super) fn quarrel(runner: RunnerKind, params: &BTreeMap<String, String>) -> Option<Quarrel> {
     let of = |name: &str| params.get(name).map(String::as_str);
     match runner {
@@ -274,23 +274,23 @@ fn of_playbook<'p>(of: impl Fn(&str) -> Option<&'p str>) -> Option<Quarrel> {
     (!is_named_as_archive(urls)).then_some(("url", "not the name of an archive", expected))
 }
 
-/// Does one of the mirrors say by its path's end how the file is packed?
+/// Does the path of one of the mirrors end with an archive suffix?
 fn is_named_as_archive(urls: &str) -> bool {
     let path_of = |url: &str| says_format(url.split(['?', '#']).next().unwrap_or_default());
     urls.split_ascii_whitespace().any(path_of)
 }
 
-/// Does the end of a name say how the file is packed? A variable there may.
+/// Does the name end with an archive suffix? A variable at the end may.
 fn says_format(name: &str) -> bool {
     name.ends_with('}') || ARCHIVES.iter().any(|end| name.ends_with(end))
 }
 
-/// A path within an archive. The agent takes none that begins with `./`.
+/// Is it a path within an archive? The agent rejects one that begins with `./`.
 fn is_inside(path: &str) -> bool {
     !path.starts_with('/') && !path.split('/').any(|part| part == "..") && path.split('/').next() != Some(".")
 }
 
-/// A param that is not in the table.
+/// Check the name of a param outside the table.
 fn name(
     key: &str,
     at: Position,
@@ -323,11 +323,11 @@ fn size(value: &Spot<'_>, text: &str, faults: &mut Faults<'_>) -> bool {
 #[derive(Clone, Copy)]
 pub(super) struct Secrets<'a> {
     pub(super) known: &'a BTreeSet<SecretId>,
-    /// None: its name has faults, so every cluster's secrets may be meant.
+    /// None: its name has faults, so the secrets of every cluster count.
     pub(super) cluster: Option<&'a ClusterName>,
-    /// The cluster's release. None: it has faults, or is not read yet.
+    /// The cluster's release. None: it has faults, or is still to be parsed.
     pub(super) release: Option<&'a str>,
-    /// What the operator gave to check `vars` against.
+    /// Schemas that the operator gave for `vars`.
     pub(super) schemas: &'a Schemas<'a>,
 }
 
@@ -338,7 +338,7 @@ impl<'a> Secrets<'a> {
     }
 }
 
-/// Are the `${…}` of a value all known?
+/// Check that all `${…}` of a value are known.
 pub(super) fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> bool {
     match variables::names(text) {
         Ok(names) => {
@@ -367,7 +367,7 @@ pub(super) fn variables(value: &Spot<'_>, text: &str, secrets: Secrets<'_>, faul
         }
         Err(VariableError::Unknown(name)) => {
             let problem = format!("unknown variable '${{{}}}'", shown(&name));
-            // Without a dot it is one of a shell, and perhaps for the shell.
+            // A name without a dot is a shell variable, perhaps intended for the shell.
             let literal = format!("; '$${{{}}}' is that text itself", shown(&name));
             let expected = format!("{}{}", known_variables(), if name.contains('.') { "" } else { &literal });
             let known = variables::EARLY.iter().chain(variables::LATE).copied();
@@ -390,7 +390,7 @@ fn known_variables() -> String {
     one_of(&names)
 }
 
-/// Is nothing said here that other tools would replace? Free text may hold the like: a script, a format of Docker's.
+/// Reject templates of other tools. Free text may contain the same syntax: a script, or a format for Docker.
 fn is_no_template(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) -> bool {
     let none = matches!(shape, Shape::Text | Shape::Script) || !text.contains("{{");
     if !none {
@@ -399,7 +399,7 @@ fn is_no_template(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Fault
     none
 }
 
-/// Is nothing said here that others would see? A script is taken as it is: it reads what other params hold.
+/// Reject secrets in visible params. Scripts are exempt: they read the values of other params.
 fn hides_secrets(value: &Spot<'_>, text: &str, param: &Param, faults: &mut Faults<'_>) -> bool {
     let hides = param.secret || param.name == VERBATIM_PARAM || !variables::has_secret(param.name, text);
     if !hides {

@@ -1,6 +1,6 @@
-//! Typed readers over the tree. Each tells of its fault and answers `None`, so that one pass finds the faults of all
-//! fields. Plain scalars mean what the YAML 1.2 core schema says; where text is wanted, whatever some YAML parser would
-//! read as something else must be in quotes.
+//! Typed readers over the tree. Each reports its fault and returns `None`, so that one pass finds the faults of all
+//! fields. Plain scalars follow the YAML 1.2 core schema; a text field requires quotes foreverything that some YAML
+//! parser would read as another type.
 
 use std::{ops::RangeInclusive, str::FromStr};
 
@@ -15,19 +15,19 @@ use super::{
     vars,
 };
 
-/// Longest text of one line in a field of its own (release, version).
+/// Longest single-line text (release, version).
 pub const TEXT_BYTES_MAX: usize = 253;
 const _: () = assert!(TEXT_BYTES_MAX <= LINE_BYTES_MAX, "what a manifest may say must fit the wire");
-/// What is said of fields and kinds that LCM has and Muster will have.
+/// Problem of fields and kinds that LCM has and Muster will have.
 pub(super) const LATER: &str = "known, but this release of Muster does not support it yet";
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// The fields a map may have.
+/// Known fields of a map.
 pub(super) struct Fields {
-    /// Read by this release.
+    /// Fields that this release reads.
     pub(super) known: &'static [&'static str],
-    /// LCM's, for a later release.
+    /// LCM's fields for a later release.
     pub(super) later: &'static [&'static str],
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Spot<'n> {
     pub(super) path: String,
 }
 
-/// A map whose fields are all known.
+/// A map with known fields only.
 #[derive(Clone, Debug)]
 pub(super) struct Map<'n> {
     pub(super) at: Position,
@@ -53,11 +53,11 @@ pub(super) struct Free<'n> {
     pub(super) value: Spot<'n>,
 }
 
-/// What a plain scalar is to a YAML parser.
+/// Type of a plain scalar for a YAML parser.
 enum Plain {
     Null,
     Boolean(bool),
-    /// A boolean in YAML 1.1, which many tools still speak; text in YAML 1.2.
+    /// A boolean in YAML 1.1, which many tools still use; text in YAML 1.2.
     OldBoolean,
     Number,
     Text,
@@ -74,7 +74,7 @@ fn plain(text: &str) -> Plain {
     }
 }
 
-/// YAML 1.2.2, 10.3.2: integers and floats of the core schema.
+/// Integers and floats of the core schema (YAML 1.2.2, 10.3.2).
 fn is_number(text: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
     if let Some(hex) = text.strip_prefix("0x") {
@@ -107,7 +107,7 @@ impl<'n> Spot<'n> {
         faults.add(self.node.at, &self.path, problem, expected);
     }
 
-    /// A value of another sort than the one wanted.
+    /// Report a value of the wrong type.
     fn wrong<T>(&self, faults: &mut Faults<'_>, expected: &str) -> Option<T> {
         let problem = match &self.node.value {
             Value::Refused => return None,
@@ -126,7 +126,7 @@ impl<'n> Spot<'n> {
         None
     }
 
-    /// Text of any sort, without NUL.
+    /// Text of any kind; NUL is rejected.
     pub(super) fn text(&self, faults: &mut Faults<'_>) -> Option<&'n str> {
         let text = match &self.node.value {
             Value::Scalar { text, plain: false } => text,
@@ -142,7 +142,7 @@ impl<'n> Spot<'n> {
         Some(text)
     }
 
-    /// A short text of one line, not empty.
+    /// A short, non-empty text of one line.
     pub(super) fn line(&self, faults: &mut Faults<'_>) -> Option<&'n str> {
         let text = self.text(faults)?;
         if text.trim().is_empty() || text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
@@ -156,7 +156,7 @@ impl<'n> Spot<'n> {
         Some(text)
     }
 
-    /// What stands here, as JSON, down to so many levels. `text` looks at each text and tells of its faults.
+    /// The value as JSON, down to `levels` levels. `text` checks each text and reports its faults.
     pub(super) fn data(
         &self,
         levels: usize,
@@ -166,7 +166,7 @@ impl<'n> Spot<'n> {
         self.data_below((levels, levels), text, faults)
     }
 
-    /// The same with so many levels left, of how many.
+    /// The same with the number of levels left, and the maximum.
     fn data_below(
         &self,
         (levels, most): (usize, usize),
@@ -222,7 +222,7 @@ impl<'n> Spot<'n> {
         }
     }
 
-    /// A whole number, decimal, in a range.
+    /// A decimal whole number in a range.
     pub(super) fn number(&self, faults: &mut Faults<'_>, range: RangeInclusive<u32>) -> Option<u32> {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
         let text = match &self.node.value {
@@ -241,7 +241,7 @@ impl<'n> Spot<'n> {
         None
     }
 
-    /// A time with units, `1h30m`, in milliseconds; more than nothing.
+    /// A positive duration with units, `1h30m`, in milliseconds.
     pub(super) fn duration_ms(&self, faults: &mut Faults<'_>, max_ms: u64) -> Option<u64> {
         let most = max_ms / HOUR_MS;
         let expected = format!("a time with units like 90s, 30m or 1h30m, at most {most}h");
@@ -276,7 +276,7 @@ impl<'n> Spot<'n> {
         }
     }
 
-    /// Tells of a word that is none of those known.
+    /// Report an unknown word.
     pub(super) fn unknown(&self, faults: &mut Faults<'_>, problem: &str, known: &[&str]) {
         let word = match &self.node.value {
             Value::Scalar { text, .. } => text,
@@ -305,7 +305,7 @@ impl<'n> Spot<'n> {
         }
     }
 
-    /// A field of this map, or the map itself where it is missing: a place for a fault.
+    /// A field of this map, or the map itself if it is missing: a position for a fault.
     pub(super) fn child(&self, name: &str) -> Self {
         match &self.node.value {
             Value::Map(entries) if let Some(entry) = entries.iter().find(|entry| entry.key == name) => {
@@ -315,7 +315,7 @@ impl<'n> Spot<'n> {
         }
     }
 
-    /// The place that a JSON pointer leads to from here, or the last one on its way.
+    /// The target of a JSON pointer from here, or the last existing value on its way.
     pub(super) fn at_pointer(&self, pointer: &str) -> Self {
         let step = |spot: Self, key: &str| {
             let key = key.replace("~1", "/").replace("~0", "~");
@@ -330,7 +330,7 @@ impl<'n> Spot<'n> {
         pointer.split('/').skip(1).fold(self.clone(), step)
     }
 
-    /// Where a key of this map stands, and its path.
+    /// Position and path of a key of this map.
     pub(super) fn key(&self, key: &str) -> (Position, String) {
         let at = match &self.node.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| entry.at),
@@ -339,7 +339,7 @@ impl<'n> Spot<'n> {
         (at.unwrap_or(self.node.at), join(&self.path, key))
     }
 
-    /// The keys of this map; none if it is no map.
+    /// The keys of this map; empty for other values.
     pub(super) fn keys(&self) -> Vec<&'n str> {
         match &self.node.value {
             Value::Map(entries) => entries.iter().map(|entry| entry.key.as_ref()).collect(),
@@ -357,7 +357,7 @@ impl<'n> Spot<'n> {
         }
     }
 
-    /// A map with these fields. Other fields are told of and left out.
+    /// A map with these fields. Other fields are reported and left out.
     pub(super) fn map(&self, faults: &mut Faults<'_>, fields: &Fields) -> Option<Map<'n>> {
         let entries = self.entries(faults)?;
         for Entry { at, key, .. } in entries {
@@ -391,12 +391,12 @@ impl<'n> Map<'n> {
         Some(Spot { node: &entry.value, path: join(&self.path, name) })
     }
 
-    /// A field that must be there.
+    /// A required field.
     pub(super) fn required(&self, faults: &mut Faults<'_>, name: &str) -> Option<Spot<'n>> {
         self.required_of(faults, name, &[])
     }
 
-    /// A field that must be there, with one of these words.
+    /// A required field with one of these words.
     pub(super) fn required_of(&self, faults: &mut Faults<'_>, name: &str, known: &[&str]) -> Option<Spot<'n>> {
         let found = self.get(name);
         if found.is_none() {
@@ -406,7 +406,7 @@ impl<'n> Map<'n> {
         found
     }
 
-    /// A field that must be there, with a word of a closed set.
+    /// A required field with a word of a closed set.
     pub(super) fn required_word<T: FromStr<Err = Unknown>>(
         &self,
         faults: &mut Faults<'_>,
@@ -417,7 +417,7 @@ impl<'n> Map<'n> {
         self.required_of(faults, name, known).and_then(|spot| spot.word(faults, what))
     }
 
-    /// A field that may be missing: then `default`. `None` = there, but with a fault.
+    /// An optional field with a default. `None` = present, but with a fault.
     pub(super) fn or<T>(&self, name: &str, default: T, read: impl FnOnce(Spot<'n>) -> Option<T>) -> Option<T> {
         match self.get(name) {
             Some(spot) => read(spot),

@@ -1,6 +1,6 @@
-//! The JSON schemas that `vars` are checked against: `schema` of an item, and those that an operator gives beside the
-//! manifest. They are the module's, so what one can cost is bounded before it is used: it refers to nothing but itself
-//! and never in a circle, and its patterns match in linear time. A value of `vars` never enters a message.
+//! JSON schemas for `vars`: the `schema` of an item, and those that an operator gives beside the manifest. They come
+//! from the module's author, so their cost is bounded before use: references stay within the schema and are free of
+//! cycles, and patterns match in linear time. Values of `vars` stay out of messages.
 
 mod bounds;
 mod words;
@@ -28,11 +28,11 @@ use super::{
 
 /// Deepest nesting of `schema` in a manifest.
 const SCHEMA_DEPTH_MAX: usize = 24;
-/// What the checks of one apply may take together: each value of `vars` meets each node of its schema.
+/// Total steps of all checks in one apply: each value of `vars` is compared with each node of its schema.
 const STEPS_MAX: usize = 2_000_000;
-/// Faults told of one item's `vars` and one schema.
+/// Most faults reported for one item's `vars` and one schema.
 const FAULTS_PER_ITEM_MAX: usize = 20;
-/// Largest program that a pattern may become, in bytes.
+/// Largest compiled pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 256 * 1024;
 /// Longest text of a fault of a schema, in characters.
 const PROBLEM_CHARS_MAX: usize = 200;
@@ -42,15 +42,15 @@ type Params = BTreeMap<String, String>;
 /// A schema that an operator gives beside the manifest.
 #[derive(Clone, Copy, Debug)]
 pub struct GivenSchema<'a> {
-    /// Items and hooks of this name are checked against it.
+    /// Name of the items and hooks to check.
     pub item: &'a str,
-    /// As the operator named its file, for messages.
+    /// Name of its file as the operator gave it, for messages.
     pub name: &'a str,
-    /// JSON.
+    /// The schema as JSON.
     pub text: &'a str,
 }
 
-/// The schemas that were given, and what checking may still take.
+/// The given schemas, and the steps left for checks.
 pub(super) struct Schemas<'a> {
     given: &'a [GivenSchema<'a>],
     used: RefCell<BTreeSet<usize>>,
@@ -62,7 +62,7 @@ impl<'a> Schemas<'a> {
         Self { given, used: RefCell::new(BTreeSet::new()), steps: Cell::new(STEPS_MAX) }
     }
 
-    /// Those given for this item.
+    /// The schemas given for this item.
     fn of(&self, item: &ItemName) -> Vec<GivenSchema<'a>> {
         let all = self.given.iter().enumerate().filter(|(_, given)| given.item == item.as_str());
         let mut used = self.used.borrow_mut();
@@ -73,13 +73,13 @@ impl<'a> Schemas<'a> {
         .collect()
     }
 
-    /// Those that no item was checked against.
+    /// The unused schemas.
     pub(super) fn unused(&self) -> impl Iterator<Item = &'a GivenSchema<'a>> {
         let used = self.used.borrow();
         self.given.iter().enumerate().filter(move |(index, _)| !used.contains(index)).map(|(_, given)| given)
     }
 
-    /// May a check take so many steps?
+    /// Take this number of steps, if they are left.
     fn takes(&self, steps: usize) -> bool {
         let left = self.steps.get().checked_sub(steps);
         self.steps.set(left.unwrap_or_default());
@@ -87,7 +87,7 @@ impl<'a> Schemas<'a> {
     }
 }
 
-/// What is wrong with a schema, and where in it.
+/// Why a schema is invalid, and where.
 struct SchemaFault {
     /// A JSON pointer.
     pointer: String,
@@ -95,22 +95,22 @@ struct SchemaFault {
     expected: String,
 }
 
-/// A schema that can be used.
+/// A valid schema.
 struct Schema {
     text: Value,
     validator: Validator,
     nodes: usize,
 }
 
-/// `vars` as they will be, as far as that is known when a manifest is applied.
+/// `vars` with their values, as far as those are known at apply.
 struct Instance {
     value: Value,
-    /// JSON pointers of texts whose variables have no value yet.
+    /// JSON pointers of texts with variables whose values are still unknown.
     open: BTreeSet<String>,
 }
 
-/// Checks the `vars` of an item or a hook against its schemas. `params`: None if they have faults; then only the
-/// schemas are looked at.
+/// Check the `vars` of an item or a hook against its schemas. `params`: None if they have faults; then only the schemas
+/// themselves are checked.
 pub(super) fn check(
     item: &Spot<'_>,
     map: &Map<'_>,
@@ -186,7 +186,7 @@ impl Schema {
         Ok(Self { text, validator, nodes })
     }
 
-    /// Tells of everything in `vars` that does not fit. `place`: where they stand.
+    /// Report every mismatch in `vars`. `place`: their position.
     fn check(
         &self,
         place: &Spot<'_>,
@@ -229,7 +229,7 @@ impl Schema {
         }
     }
 
-    /// The names in the `properties` that stand beside this keyword.
+    /// The names in the `properties` beside this keyword.
     fn properties_beside(&self, keyword: &str) -> Vec<&str> {
         let parent = keyword.rsplit_once('/').map_or("", |(parent, _)| parent);
         let properties =
@@ -239,7 +239,7 @@ impl Schema {
 }
 
 impl Instance {
-    /// Variables of the cluster have their values already; a text with any other is left open.
+    /// Variables of the cluster already have values; a text with any other variable stays open.
     fn of(params: &Params, context: Secrets<'_>) -> Self {
         let vars = params.get(VARS_PARAM).and_then(|text| variables::vars(text).ok()).unwrap_or_default();
         let known = [("cluster.name", context.cluster.map(ClusterName::as_str)), ("cluster.release", context.release)];
@@ -278,7 +278,7 @@ impl Instance {
         }
     }
 
-    /// Is this fault of a text that is not known yet, or may it be? That it is a text is known.
+    /// May this error concern a text that is still open? Its type is known to be a text.
     fn leaves_open(&self, error: &ValidationError<'_>) -> bool {
         use ValidationErrorKind::{
             AnyOf, Constant, Contains, Enum, FalseSchema, Not, OneOfMultipleValid, OneOfNotValid, Type, UniqueItems,
@@ -303,7 +303,7 @@ impl Instance {
     }
 }
 
-/// Values in a value, itself included.
+/// Number of values in a value, itself included.
 fn values(value: &Value) -> usize {
     match value {
         Value::Array(all) => 1 + all.iter().map(values).sum::<usize>(),

@@ -1,4 +1,4 @@
-//! What single values of params look like.
+//! Formats of single values of params.
 
 use core::net::IpAddr;
 
@@ -6,24 +6,24 @@ use muster_proto::{model::package_and_version, script::interpreter};
 
 use super::{fault::Faults, read::Spot};
 
-/// Types of units that can be acted upon.
+/// Types of systemd units that can be managed.
 const UNIT_SUFFIXES: &[&str] = &["service", "socket", "timer", "target", "path", "mount", "automount", "swap"];
 
-/// Longest name of a network interface (IFNAMSIZ of Linux, less the NUL).
+/// Longest name of a network interface (Linux's IFNAMSIZ, less the NUL).
 pub(super) const INTERFACE_BYTES_MAX: usize = 15;
 
-/// What a param's value looks like.
+/// Format of a param's value.
 #[derive(Clone, Copy)]
 pub(super) enum Shape {
-    /// Any text but an empty one.
+    /// Any non-empty text.
     Text,
-    /// A script whose first line can be honoured.
+    /// A script with a valid first line.
     Script,
     /// `true` or `false`, as text.
     Flag,
     /// One of these.
     Word(&'static [&'static str]),
-    /// http or https URLs, parted by blanks: mirrors.
+    /// http or https URLs, separated by blanks: mirrors.
     Urls,
     /// The URL of one http or https proxy, or `none`.
     Proxy,
@@ -31,25 +31,25 @@ pub(super) enum Shape {
     Sha256,
     /// An absolute path without `..`.
     Path,
-    /// Such a path of a file, not of a directory.
+    /// A path of a file, as opposed to a directory.
     File,
     /// Permissions in octal, `0644`.
     Mode,
-    /// A number from 1 to this.
+    /// A number from 1 to this maximum.
     Count(u64),
     /// A systemd unit with its suffix, `docker.service`.
     Unit,
-    /// Names of packages, parted by blanks.
+    /// Names of packages, separated by blanks.
     Packages,
-    /// Such names, or `NAME=VERSION`.
+    /// Names of packages, or `NAME=VERSION`.
     Versions,
-    /// Where Docker Engines reach this one.
+    /// Address at which other Docker Engines reach this one.
     Advertised,
-    /// Where a Docker Engine listens for others.
+    /// Address on which a Docker Engine listens for others.
     Listening,
 }
 
-/// The shape of a value. The value itself is never repeated: it may hold a password.
+/// Check the format of a value. Messages leave the value out: it may hold a password.
 pub(super) fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Faults<'_>) {
     let (good, problem, expected) = match shape {
         Shape::Text => (!text.trim().is_empty(), "an empty value", "text"),
@@ -107,7 +107,7 @@ pub(super) fn check(value: &Spot<'_>, text: &str, shape: Shape, faults: &mut Fau
     }
 }
 
-/// Mirrors that are lists to other tools? A comma may stand in a URL, but hardly before the next.
+/// Are the mirrors separated by commas, as in other tools? A comma may occur in a URL, but hardly before the next one.
 fn have_commas_between(text: &str) -> bool {
     let begins_another = |word: &str| {
         let before_query = word.split('?').next().unwrap_or_default();
@@ -127,18 +127,17 @@ fn is_url(text: &str) -> bool {
     })
 }
 
-/// One with a variable in it is looked at on the machine.
+/// A proxy with a variable is checked on the machine.
 fn is_proxy(text: &str) -> bool {
     text.contains("${") || (is_url(text) && text.parse::<http::Uri>().is_ok_and(|uri| matches!(uri.path(), "" | "/")))
 }
 
-/// How many there may be, and what those that variables stand for are, the agent looks at again.
+/// The agent checks again, with the values of variables, also the number of packages.
 fn are_packages(text: &str, versions: bool) -> bool {
     some_and_all(text, |word| package_and_version(word).is_some_and(|(_, version)| versions || version.is_none()))
 }
 
-/// A text as it may look on the machine. The variables are known by now, their values are not: any letter shows the
-/// form.
+/// A text with variables replaced by a letter, to check its form: their values are still unknown.
 fn filled(text: &str) -> String {
     let mut pieces = text.split("${");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
@@ -149,7 +148,7 @@ fn filled(text: &str) -> String {
     plain
 }
 
-/// Is there a word, and is each right?
+/// Is there at least one word, and is each valid?
 fn some_and_all(text: &str, is_right: impl Fn(&str) -> bool) -> bool {
     let plain = filled(text);
     let mut words = plain.split_ascii_whitespace().peekable();
@@ -167,14 +166,14 @@ pub(super) fn is_path(text: &str) -> bool {
         && !text.contains(char::is_control)
 }
 
-/// Does Docker take this as an address, `<ip|interface>[:port]` as its manual has it? It resolves no names. What it
-/// listens on may be every address, or its default one, and may begin with `tcp://`.
+/// Does Docker accept this as an address, `<ip|interface>[:port]` as in its manual? Host names are invalid. A listening
+/// address may also be a wildcard or the default one, and may begin with `tcp://`.
 fn is_address(text: &str, listens: bool) -> bool {
     let plain = filled(text);
     let address = plain.strip_prefix("tcp://").filter(|_| listens).unwrap_or(&plain);
     let is_host = |host: &str| match host.parse::<IpAddr>() {
         Ok(ip) => listens || !ip.is_unspecified(),
-        // What is all digits and dots is an address with a mistake.
+        // A host of digits and dots is a mistyped address.
         Err(_) => {
             let digits = host.contains('.') && host.bytes().all(|b| b.is_ascii_digit() || b == b'.');
             is_interface(host) && !digits && !host.contains([':', '[', ']'])
@@ -193,7 +192,7 @@ pub(super) fn is_interface(text: &str) -> bool {
     (1..=INTERFACE_BYTES_MAX).contains(&text.len()) && !text.contains(|c: char| c == '/' || c.is_whitespace())
 }
 
-/// A variable in it may stand for anything; the agent looks at the whole name again.
+/// A variable may stand for anything; the agent checks the whole name again.
 fn is_unit(text: &str) -> bool {
     let stem_and_suffix = text.rsplit_once('.');
     stem_and_suffix.is_some_and(|(stem, suffix)| !stem.is_empty() && UNIT_SUFFIXES.contains(&suffix))

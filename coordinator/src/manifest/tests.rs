@@ -1,4 +1,4 @@
-//! The manifest's proofs: the sample, the table of bad input, and random damage.
+//! Tests of the manifest: the sample, the table of bad input, and random damage.
 
 use std::fmt::Write as _;
 
@@ -23,11 +23,11 @@ const SAMPLE: &str = include_str!("../../../tests/golden/manifests/edge-7.yaml")
 const GOLDEN: &str = include_str!("../../../tests/golden/manifests/faults.txt");
 const GOLDEN_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/manifests/faults.txt");
 const PAGE: &str = include_str!("../../../docs/reference/manifest.md");
-/// What the tutorial and the package of musterctl begin with.
+/// The example at the start of the tutorial and in musterctl's package.
 const FIRST_FLEET: &str = include_str!("../../../docs/tutorial/first-fleet.yaml");
 const TUTORIAL: &str = include_str!("../../../docs/tutorial/first-fleet.md");
 
-/// A good manifest; the table below damages one place of it each time.
+/// A valid manifest; each row of the table below damages one place of it.
 const BASE: &str = r#"apiVersion: muster/v1alpha1
 kind: Cluster
 metadata:
@@ -70,7 +70,7 @@ spec:
     script: {peer: "x"}
 "#;
 
-/// One secret for every cluster, one of `c1` and one of another.
+/// A secret forevery cluster, one of `c1` and one of another cluster.
 fn known() -> Known {
     let secrets = ["c1/registry", "c1/db-password", "other/theirs"];
     Known { secrets: secrets.map(|id| id.parse().expect("an id")).into(), ..Known::default() }
@@ -325,11 +325,11 @@ fn a_machine_may_come_without_its_cluster() {
         (faults[0].problem.as_str(), faults[0].nearest.as_str()),
         ("unknown secret 'db-pasword'", "db-password")
     );
-    // Order means nothing.
+    // Order is irrelevant.
     assert!(read(&format!("{machine}---\n{cluster}")).is_ok());
 }
 
-/// Arguments stand in the list of processes, names and paths in logs.
+/// Arguments are visible in the process list, names and paths in logs.
 #[test]
 fn secrets_are_refused_where_others_would_see_them() {
     let item = "runner: reboot\n        version: \"1\"\n        phase: deploy";
@@ -353,7 +353,7 @@ fn secrets_are_refused_where_others_would_see_them() {
     ] {
         let found = faults(&of(runner, params));
         assert!(found[0].problem.starts_with("a secret in '"), "{runner} {params}: {found:?}");
-        // Nor is it asked to be made first.
+        // Only this fault is reported, although the secret is missing.
         let found = faults(&of(runner, params).replace("db-password", "not-made"));
         assert!(found.len() == 1 && found[0].problem.starts_with("a secret in '"), "{runner} {params}: {found:?}");
     }
@@ -367,7 +367,7 @@ fn secrets_are_refused_where_others_would_see_them() {
     }
 }
 
-/// An item with `vars`, in the place of the reboot.
+/// An item with `vars`, in place of the reboot.
 fn playbook(more: &str) -> String {
     let head =
         "runner: ansible\n        version: \"1\"\n        phase: deploy\n        params: {playbook: /x.yml, tag: a}";
@@ -488,14 +488,14 @@ fn params_that_do_not_agree_are_refused() {
         let params = params.replace("FILE", file).replace("DIGEST", &digest);
         assert_eq!(read(&of(runner, &params)).err(), None, "{runner} {params}");
     }
-    // Nor with a machine's own params.
+    // The same rule for a machine's own params.
     let own = |params: &str| damaged("script: {peer: \"x\"}", &format!("files: {params}"));
     assert_eq!(read(&own("{extract: /y, format: tar}")).err(), None);
     let found = faults(&own("{extract: /y}"));
     assert!(found.len() == 1 && found[0].path == "spec.stateItemsOverwrites.files.format", "{found:?}");
 }
 
-/// The address that the engines of a swarm reach one at, and the one where it listens.
+/// The address at which a swarm's engines reach this one, and the one on which it listens.
 #[test]
 fn addresses_are_what_docker_takes() {
     let item = "runner: reboot\n        version: \"1\"\n        phase: deploy";
@@ -547,7 +547,7 @@ fn addresses_are_what_docker_takes() {
     }
 }
 
-/// What runs in phase prepare runs on machines that serve workloads.
+/// Items of phase prepare run on machines that serve workloads.
 #[test]
 fn what_disturbs_workloads_is_refused_in_prepare() {
     let item = "runner: reboot\n        version: \"1\"\n        phase: deploy";
@@ -583,7 +583,7 @@ fn what_disturbs_workloads_is_refused_in_prepare() {
     ] {
         assert!(read(&of(runner, "prepare", params)).is_ok(), "{runner} {params}");
     }
-    // Nor by a machine's own params.
+    // The same rule for a machine's own params.
     let own = |action: &str| {
         of("service", "prepare", "{unit: x.service, action: start}")
             .replace("type: control", "type: worker")
@@ -655,7 +655,7 @@ fn faults_repeat_no_secret_and_no_control_character() {
     assert!(!named[0].to_string().contains('\u{1b}'));
 }
 
-/// Every name the parser takes stands in the operators' page, in backticks.
+/// The operators' page names every field that the parser accepts, in backticks.
 #[test]
 fn the_page_names_every_field() {
     let runners = RunnerKind::ALL.iter().flat_map(|runner| schema(*runner).params.iter().map(|param| param.name));
@@ -679,7 +679,7 @@ fn tutorial_manifest_is_good() {
     read(FIRST_FLEET).unwrap_or_else(|faults| panic!("{faults:?}"));
 }
 
-/// The examples of the page are good manifests.
+/// The examples of the page are valid manifests.
 #[test]
 fn the_examples_of_the_page_parse() {
     let examples: Vec<&str> =
@@ -690,7 +690,7 @@ fn the_examples_of_the_page_parse() {
     }
 }
 
-/// One random damage: at a place in thousandths of the text, cut so many bytes, put this in.
+/// A random change: at a position in thousandths of the text, cut a number of bytes and insert this piece.
 fn damage() -> impl Strategy<Value = (usize, usize, &'static str)> {
     let pieces = [
         "",
@@ -750,7 +750,7 @@ fn apply(text: &str, damages: &[(usize, usize, &str)]) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However damaged, a text either parses or has faults at places that exist.
+    /// A damaged text either parses or has faults at existing positions.
     #[test]
     fn damage_never_panics(of_sample: bool, damages in prop::collection::vec(damage(), 1..8)) {
         let text = apply(if of_sample { SAMPLE } else { BASE }, &damages);
@@ -768,7 +768,7 @@ proptest! {
         }
     }
 
-    /// Whatever it is, it is read without a panic.
+    /// Parsing arbitrary text never panics.
     #[test]
     fn noise_never_panics(text in "\\PC{0,200}", yaml in "[-a:{}\\[\\]&*!|>'\"%@`, \n\t#?0]{0,120}") {
         let _ = read(&text);

@@ -1,5 +1,5 @@
-//! YAML text -> a small tree in which every node knows its place. Bounded in depth and nodes; aliases, tags and
-//! directives are refused, so that what is read is what stands there. The only file that knows the YAML library.
+//! Parses YAML text into a small tree whose nodes have positions. Depth and nodes are bounded. Aliases, tags and
+//! directives are refused, so the tree matches the visible text. The only file that depends on the YAML library.
 
 use std::{
     borrow::Cow,
@@ -12,30 +12,30 @@ use super::fault::{Faults, NO_TEMPLATES, Position, saturated, shown};
 
 /// Deepest nesting of maps and lists.
 pub const DEPTH_MAX: usize = 32;
-/// Most keys and values in all sources together; bounds the memory of a parse to some 40 MiB.
+/// Most keys and values in all sources together; bounds the memory of a parse to about 40 MiB.
 pub const NODES_MAX: usize = 500_000;
-/// Where the library itself stops nesting. Above ours, so that ours is told of with a path.
+/// Limit of nesting in the library. It is above ours, so that ours is reported first, with a path.
 const LIBRARY_DEPTH_MAX: usize = DEPTH_MAX + 1;
-/// The key that puts another map's fields in its place, in YAML 1.1.
+/// The key that merges another map's fields, in YAML 1.1.
 const MERGE: &str = "<<";
 
-/// A value and where it begins.
+/// A value and its start.
 #[derive(Debug)]
 pub(super) struct Node<'t> {
     pub(super) at: Position,
     pub(super) value: Value<'t>,
 }
 
-/// What YAML knows.
+/// Kinds of YAML values.
 #[derive(Debug)]
 pub(super) enum Value<'t> {
-    /// Text; `plain` = without quotes, so it may mean a number, a boolean or nothing.
+    /// Text; `plain` = unquoted, so it may be a number, a boolean or null.
     Scalar { text: Cow<'t, str>, plain: bool },
     /// `- a`, `[a, b]`.
     List(Vec<Node<'t>>),
     /// `a: b`, `{a: b}`.
     Map(Vec<Entry<'t>>),
-    /// Already told of as a fault; whoever reads it is silent.
+    /// Already reported as a fault; readers stay silent.
     Refused,
 }
 
@@ -48,13 +48,13 @@ pub(super) struct Entry<'t> {
 }
 
 impl Node<'_> {
-    /// Is it nothing at all, like the document between two `---`? (The library reads that as `~`.)
+    /// Is it empty, like the document between two `---`? (The library reads that as `~`.)
     pub(super) fn is_nothing(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if text.is_empty() || text == "~")
     }
 }
 
-/// `path` and one key more.
+/// `path` extended by a key.
 pub(super) fn join(path: &str, key: &str) -> String {
     let simple = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if !simple {
@@ -64,7 +64,7 @@ pub(super) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
-/// The documents of a text, in order. `None` = one that could not be read.
+/// The documents of a text, in order. `None` = unreadable.
 pub(super) fn documents<'t>(text: &'t str, nodes: &mut usize, faults: &mut Faults<'_>) -> Vec<Option<Node<'t>>> {
     let options = granit_parser::options! {
         disallow_directives: true,
@@ -102,15 +102,15 @@ pub(super) fn documents<'t>(text: &'t str, nodes: &mut usize, faults: &mut Fault
     builder.documents
 }
 
-/// Why the reading of events does not go on.
+/// Why the reading of events stops.
 enum Stop {
-    /// The next document may be better.
+    /// The document is unreadable; the next one may be valid.
     Document,
     /// A limit is reached.
     Everything,
 }
 
-/// A list or map that is not closed yet.
+/// A list or map that is still open.
 enum Open<'t> {
     List {
         at: Position,
@@ -141,7 +141,7 @@ enum Key {
 struct Builder<'t, 'f, 'n> {
     text: &'t str,
     open: Vec<Open<'t>>,
-    /// Where the last event ended.
+    /// End of the last event.
     read: Position,
     nodes: &'f mut usize,
     documents: Vec<Option<Node<'t>>>,
@@ -163,7 +163,7 @@ impl<'t> Builder<'t, '_, '_> {
                 self.value(Node { at, value: Value::Scalar { text, plain: style == ScalarStyle::Plain } })
             }
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                // What is merged is told of with its key.
+                // A merged alias is reported with its key.
                 if !matches!(self.open.last(), Some(Open::Map { key: Some((_, key, Key::Drop)), .. }) if key == MERGE) {
                     let path = self.path();
                     self.faults.add(at, &path, "an alias ('*name')", "the value itself, written out");
@@ -183,7 +183,7 @@ impl<'t> Builder<'t, '_, '_> {
         }
     }
 
-    /// Opens a list or map, if the limits and its place allow it.
+    /// Open a list or map, if limits and position allow.
     fn nest(&mut self, at: Position, opened: Open<'t>) -> Result<(), Stop> {
         if self.open.len() == DEPTH_MAX {
             let path = self.path();
@@ -203,7 +203,7 @@ impl<'t> Builder<'t, '_, '_> {
         Ok(())
     }
 
-    /// Is it the second brace of `{{ … }}`, as other tools have templates?
+    /// Is it the second brace of `{{ … }}`, a template of other tools?
     fn is_template(&self, at: Position, opened: &Open<'_>) -> bool {
         let before = self.open.last().map(Open::at);
         matches!(opened, Open::Map { .. })
@@ -211,7 +211,7 @@ impl<'t> Builder<'t, '_, '_> {
             && self.mark(at) == Some('{')
     }
 
-    /// Puts a finished value, or the key for the next one, where it belongs.
+    /// Put a finished value, or the key for the next one, in its place.
     fn value(&mut self, node: Node<'t>) -> Result<(), Stop> {
         *self.nodes += 1;
         if *self.nodes > NODES_MAX {
@@ -283,7 +283,7 @@ impl<'t> Builder<'t, '_, '_> {
         }
     }
 
-    /// What would be right. The library says where it gave up, which may be lines after what is wrong.
+    /// The expected form. The library reports where it gave up, which may be lines after the mistake.
     fn cure(&self, kind: &ErrorKind, at: Position) -> String {
         use ErrorKind as E;
         let quoted = matches!(
@@ -314,7 +314,7 @@ impl<'t> Builder<'t, '_, '_> {
         }
     }
 
-    /// The first quote after what was read whole, and its line.
+    /// The first quote after the last complete event, and its line.
     fn quote(&self) -> Option<(u32, char)> {
         let lines = self.text.lines().zip(1..).skip_while(|(_, line)| *line < self.read.line);
         let skipped = |line| if line == self.read.line { self.read.column as usize - 1 } else { 0 };
@@ -322,7 +322,7 @@ impl<'t> Builder<'t, '_, '_> {
         lines.filter_map(|(text, line)| Some((line, quote(text, line)?))).next()
     }
 
-    /// The outermost bracket that is open, and its line.
+    /// The outermost open bracket, and its line.
     fn bracket(&self) -> Option<(u32, char)> {
         self.open.iter().find_map(|open| {
             let mark = self.mark(open.at())?;
@@ -330,12 +330,12 @@ impl<'t> Builder<'t, '_, '_> {
         })
     }
 
-    /// The character at a place.
+    /// The character at a position.
     fn mark(&self, at: Position) -> Option<char> {
         self.text.lines().nth(at.line as usize - 1)?.chars().nth(at.column as usize - 1)
     }
 
-    /// The tab behind a syntax error. The library stops at what it read last, which may be lines before.
+    /// The tab behind a syntax error. The library reports its last position, which may be lines before.
     fn tab_in_indentation(&self, at: Position, of_a_tab: bool) -> Option<Position> {
         let lines = self.text.lines().zip(1..).skip_while(|(_, line)| *line < at.line);
         let tab = |(text, line): (&str, u32)| {
@@ -346,8 +346,8 @@ impl<'t> Builder<'t, '_, '_> {
         lines.filter(|(text, _)| !text.trim().is_empty()).find_map(tab)
     }
 
-    /// A character that looks like a blank, or like nothing, where YAML needs a blank: before a line's first word, or
-    /// behind a ':'. The last one before a syntax error: it may have been read as text, lines before.
+    /// A character that looks like a blank, or is invisible, where YAML needs a blank: before a line's first word, or
+    /// after a ':'. The last one before a syntax error, because it may have been read as text lines before.
     fn odd_blank(&self, at: Position) -> Option<(Position, String)> {
         let found = |(text, line): (&str, u32)| {
             let mut is_needed = true;
@@ -362,7 +362,7 @@ impl<'t> Builder<'t, '_, '_> {
         self.text.lines().zip(1..).take_while(|(_, line)| *line <= at.line).filter_map(found).last()
     }
 
-    /// Path of what is being built.
+    /// Path of the value under construction.
     fn path(&self) -> String {
         self.open.iter().fold(String::new(), |path, open| match open {
             Open::List { values, .. } => format!("{path}[{}]", values.len()),
@@ -372,7 +372,8 @@ impl<'t> Builder<'t, '_, '_> {
     }
 }
 
-/// The name of a character that a person takes for a blank and YAML for text. Editors and web pages leave them.
+/// Name of a character that looks like a blank to people but is text to YAML. Editors and web pages leave such
+/// characters.
 pub(super) fn odd_blank(c: char) -> Option<String> {
     let name = match c {
         '\u{a0}' => "a no-break blank",
@@ -383,7 +384,7 @@ pub(super) fn odd_blank(c: char) -> Option<String> {
     Some(format!("{name} (U+{:04X})", u32::from(c)))
 }
 
-/// The library's words on a syntax error. They may quote a character of the text.
+/// The library's description of a syntax error. It may quote a character of the text.
 fn shown_reason(reason: &str) -> String {
     reason.chars().filter(|c| !c.is_control()).take(200).collect()
 }

@@ -1,4 +1,4 @@
-//! What a cluster says of its updates: who must be asked, and how long an update waits.
+//! A cluster's settings for updates: controllers that must answer, and deadlines.
 
 use muster_proto::model::{Deadline, DeadlineOutcome, Unknown, UpdateDeadlines, is_label};
 
@@ -14,11 +14,11 @@ const DEADLINES: Fields = Fields {
 };
 /// Fields of one deadline.
 const DEADLINE: Fields = Fields { known: &["after", "outcome"], later: &[] };
-/// Fields of a deadline that has one outcome only.
+/// Fields of a deadline with a fixed outcome.
 const TIME_ONLY: Fields = Fields { known: &["after"], later: &[] };
 /// Longest deadline: a week.
 const DEADLINE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
-/// Controllers one cluster may have.
+/// Most controllers of one cluster.
 const CONTROLLERS_MAX: usize = 16;
 
 /// `workloadControllers`: names as in the controllers' certificates.
@@ -75,7 +75,7 @@ fn time_only(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<u64> {
     map.required(faults, "after")?.duration_ms(faults, DEADLINE_MS_MAX)
 }
 
-/// An outcome that a deadline cannot have, why, and those that it can have.
+/// An outcome that a deadline forbids, why, and the allowed ones.
 type Refused = (DeadlineOutcome, &'static str, &'static str);
 
 fn deadline(spot: &Spot<'_>, default: Deadline, refused: Option<Refused>, faults: &mut Faults<'_>) -> Option<Deadline> {
@@ -102,19 +102,19 @@ fn outcome(spot: &Spot<'_>, refused: Option<Refused>, faults: &mut Faults<'_>) -
     }
 }
 
-/// The deadline of a stage that begins when a machine was disturbed: it can fail, or all can pause.
+/// The deadline of a stage that begins with a disturbed machine: it can fail or pause.
 fn no_way_back(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
     let problem = "a machine that was disturbed cannot be put aside";
     deadline(spot, default, Some((DeadlineOutcome::Defer, problem, "fail or pause")), faults)
 }
 
-/// The deadline of a stage of the whole cluster: the update is aborted, or pauses.
+/// The deadline of a stage of the whole cluster: it can abort or pause the update.
 fn of_cluster(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
     let problem = "the whole cluster waits there, and no machine can be put aside for it";
     deadline(spot, default, Some((DeadlineOutcome::Defer, problem, "fail or pause")), faults)
 }
 
-/// The deadline of a stage at whose beginning a machine is through: it cannot fail any more.
+/// The deadline of a stage that begins when a machine is complete: failing is no longer possible.
 fn is_done(spot: &Spot<'_>, default: Deadline, faults: &mut Faults<'_>) -> Option<Deadline> {
     let problem = "a machine that is at its new version does not fail for it";
     deadline(spot, default, Some((DeadlineOutcome::Fail, problem, "defer or pause")), faults)

@@ -1,4 +1,4 @@
-//! `vars`: structured variables of a playbook, YAML as it is; and which changes do not run an item again.
+//! `vars`: structured variables of a playbook, as YAML; and `ignoreChanges`: names whose changes do not rerun an item.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use super::{
 
 type Params = BTreeMap<String, String>;
 
-/// Puts `vars` among the params, as the param that carries them. None: they have faults.
+/// Add `vars` to the params, under the name that carries them. None: they have faults.
 pub(super) fn read(
     map: &Map<'_>,
     runner: Option<RunnerKind>,
@@ -78,12 +78,12 @@ pub(super) fn ignored(spot: &Spot<'_>, params: Option<&Params>, faults: &mut Fau
     (faults.count() == before).then_some(names)
 }
 
-/// Does Ansible take this key as it is, wherever it stands?
+/// Does Ansible accept this key unchanged at every level?
 pub(super) fn is_key(key: &str) -> bool {
     !key.starts_with("__ansible") && !key.contains('\0')
 }
 
-/// A number as JSON has it. None: YAML parsers do not agree on it, or JSON has none like it.
+/// A number in JSON's form. None: YAML parsers disagree on it, or JSON lacks an equivalent.
 pub(super) fn number(text: &str) -> Option<Value> {
     let digits = text.trim_start_matches('-');
     let (whole, _) = digits.split_once(['.', 'e', 'E']).unwrap_or((digits, ""));

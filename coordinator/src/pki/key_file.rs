@@ -1,5 +1,5 @@
-//! The key file: 32 random bytes that seal the CA's key. It lies outside the state directory, so that neither a copy
-//! of the store nor a backup gives the CA away.
+//! The key file: 32 random bytes that seal the CA's key. It is outside the state directory, so that the CA stays safe
+//! if a copy of the store or a backup leaks.
 
 use std::{
     fs,
@@ -14,68 +14,68 @@ use serde::{Deserialize, Serialize};
 
 use super::random;
 
-/// Of the key file.
+/// Length of the key file.
 const KEY_BYTES: usize = 32;
 /// Only its owner may read it.
 const FILE_MODE: u32 = 0o600;
-/// Bits of a mode that let others in.
+/// Mode bits that give others access.
 const OTHERS_MASK: u32 = 0o077;
-/// A key file that cannot be used.
+/// Why a key file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It cannot be read.
+    /// Reading it failed.
     #[error(
         "cannot read the key file {}, which `muster-coordinator init` made; if it lies elsewhere, say where with \
          --key-file",
         path.display()
     )]
     Read {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// It cannot be made.
+    /// Creating it failed.
     #[error("cannot make the key file {}", path.display())]
     Create {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// Others could read it.
+    /// Others can read it.
     #[error("others may read the key file {}: run `chmod 600 {}`", path.display(), path.display())]
     Exposed {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is not a key.
+    /// Its content is no key.
     #[error(
         "the key file {} does not hold exactly {KEY_BYTES} bytes: it is no key, or damaged; name the right one with \
          --key-file (`init` makes one that is not there), or put the copy of it in its place that was kept",
         path.display()
     )]
     Length {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is a key, and another's.
+    /// It is the wrong key.
     #[error("the key file {} is not the one this record was made with", path.display())]
     Other {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The system has no randomness, or the cipher does not take the key.
+    /// The system lacks randomness, or the cipher rejects the key.
     #[error("no key can be made")]
     Key,
 }
 
-/// What a key check is sealed for.
+/// Purpose of a sealed key check.
 const CHECK_PURPOSE: &[u8] = b"muster key check v1";
 
-/// Nothing, sealed: tells whether a key is the record's, and gives nothing away.
+/// An empty text, sealed: it identifies the record's key but keeps it secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyCheck(Vec<u8>);
@@ -87,18 +87,18 @@ impl KeyCheck {
         key.open(CHECK_PURPOSE, &self.0).is_some()
     }
 
-    /// One that nothing opens.
+    /// A key check that no key opens.
     #[cfg(test)]
     pub(crate) const fn of_test() -> Self {
         Self(Vec::new())
     }
 }
 
-/// The key that seals what is secret in the store.
+/// The key that seals the secrets in the store.
 pub struct StateKey(RandomizedNonceKey);
 
 impl StateKey {
-    /// Makes a new key file, where nothing may be.
+    /// Create a new key file; `path` must be free.
     ///
     /// # Errors
     /// [`KeyFileError::Create`], [`KeyFileError::Key`].
@@ -113,10 +113,10 @@ impl StateKey {
         Self::new(&bytes)
     }
 
-    /// The key that the file holds.
+    /// Read the key from its file.
     ///
     /// # Errors
-    /// [`KeyFileError`] if it cannot be read, others can read it, or it is not a key.
+    /// [`KeyFileError`] if the file is unreadable, open to others, or no key.
     pub fn read(path: &Path) -> Result<Self, KeyFileError> {
         let error = |source| KeyFileError::Read { path: path.to_owned(), source };
         let file = fs::File::open(path).map_err(error)?;
@@ -129,7 +129,7 @@ impl StateKey {
         if bytes.len() != KEY_BYTES {
             return Err(KeyFileError::Length { path: path.to_owned() });
         }
-        // Only now: nobody is to close what is no key, as /dev/null.
+        // Checked last: the advice to chmod is wrong for other files, as /dev/null.
         if metadata.permissions().mode() & OTHERS_MASK != 0 {
             return Err(KeyFileError::Exposed { path: path.to_owned() });
         }
@@ -141,21 +141,21 @@ impl StateKey {
         RandomizedNonceKey::new(&AES_256_GCM, bytes).map(Self).map_err(|_| KeyFileError::Key)
     }
 
-    /// What tells this key from others. None: no randomness.
+    /// A text that identifies this key. None: the system lacks randomness.
     #[must_use]
     pub fn check(&self) -> Option<KeyCheck> {
         self.seal(CHECK_PURPOSE, &[]).map(KeyCheck)
     }
 
-    /// Encrypts; the nonce stands in front. `purpose` says what is sealed, and how, so that nothing else passes for it.
-    /// None: no randomness.
+    /// Encrypt, with the nonce in front. `purpose` binds the result to its use and format. None: the system lacks
+    /// randomness.
     pub(super) fn seal(&self, purpose: &[u8], plain: &[u8]) -> Option<Vec<u8>> {
         let mut sealed = plain.to_vec();
         let nonce = self.0.seal_in_place_append_tag(Aad::from(purpose), &mut sealed).ok()?;
         Some([nonce.as_ref().as_slice(), sealed.as_slice()].concat())
     }
 
-    /// Decrypts what was sealed for the same purpose. None: another key or purpose, or damaged.
+    /// Decrypt what was sealed for the same purpose. None: wrong key or purpose, or damaged data.
     pub(super) fn open(&self, purpose: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
         let (nonce, rest) = sealed.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;

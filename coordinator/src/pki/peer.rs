@@ -1,5 +1,5 @@
-//! Who a certificate speaks for. A role is one URI among the alternative names of a certificate; for operators and
-//! viewers, further URIs name the clusters they are limited to. Any other URI, and the certificate is refused.
+//! The identity in a certificate. A role is one URI among its alternative names; for operators and viewers, further
+//! URIs name the clusters to which they are limited. A certificate with any other URI is refused.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -14,12 +14,12 @@ use x509_parser::{
 const TRUST_DOMAIN_BYTES_MAX: usize = 253;
 const SCHEME: &str = "spiffe://";
 
-/// The realm of one coordinator: names of two never mix.
+/// The realm of one coordinator: names of different realms are kept apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustDomain(String);
 
 impl TrustDomain {
-    /// The trust domain of this name: labels with dots between them.
+    /// Parse a trust domain: labels with dots between them.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let good = text.len() <= TRUST_DOMAIN_BYTES_MAX && text.split('.').all(is_label);
@@ -37,31 +37,31 @@ impl fmt::Display for TrustDomain {
     }
 }
 
-/// What a peer may be.
+/// Role of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The agent of one machine.
     Agent(MachineId),
-    /// A person who acts.
+    /// A person who may act.
     Operator(String),
-    /// A person who reads.
+    /// A person who may only read.
     Viewer(String),
     /// A program that guards workloads.
     Controller(String),
-    /// The coordinator itself. No client's certificate says so.
+    /// The coordinator itself. Clients never have this role.
     Coordinator,
 }
 
 /// A peer: its role, and the clusters it is limited to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// The only clusters it may see and touch. None: all.
     pub clusters: Option<BTreeSet<ClusterName>>,
 }
 
-/// As the audit record and the logs name it: `operator/anna`.
+/// The form in the audit record and the logs: `operator/anna`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.role {
@@ -124,7 +124,7 @@ impl Role {
         match kind {
             "agent" => {
                 let id: MachineId = name.parse().ok()?;
-                // One spelling only: what is denied by id must not come back in capitals.
+                // Accept one spelling only: a denied id must also be denied in capitals.
                 (id.to_string() == name).then_some(Self::Agent(id))
             }
             "operator" => label().map(Self::Operator),
@@ -135,37 +135,37 @@ impl Role {
     }
 }
 
-/// A certificate whose signature is right and which still says nothing to us.
+/// Why a correctly signed certificate is unacceptable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
-    /// It cannot be read.
+    /// It is malformed.
     #[error("the certificate does not parse")]
     Parse,
-    /// A name of another coordinator's realm.
+    /// It has a name of another coordinator's realm.
     #[error("the certificate is of another trust domain")]
     TrustDomain,
-    /// Not exactly one role, or names we do not know.
+    /// It has no role or several, or unknown names.
     #[error("the certificate does not name exactly one known role")]
     Role,
 }
 
-/// What a certificate says. Who signed it, and when it is valid, is for the caller to judge.
+/// Content of a certificate. The caller checks its signature and its validity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Who it speaks for.
+    /// The peer it identifies.
     pub peer: Peer,
-    /// When it was made, Unix milliseconds, in whole seconds.
+    /// Time of issue in Unix milliseconds, in whole seconds.
     pub issued_at_ms: u64,
-    /// Unix milliseconds.
+    /// Start of its validity, Unix milliseconds.
     pub not_before_ms: u64,
-    /// Unix milliseconds.
+    /// End of its validity, Unix milliseconds.
     pub not_after_ms: u64,
     /// The public key, as in the certificate's SubjectPublicKeyInfo.
     pub public_key: Vec<u8>,
 }
 
 impl Certificate {
-    /// Reads a certificate of `domain`.
+    /// Parse a certificate of `domain`.
     ///
     /// # Errors
     /// [`CertificateError`].

@@ -1,5 +1,5 @@
-//! Certificate requests of agents. Of a request only the public key is used, and only if the request is signed with it;
-//! the names in the certificate are ours.
+//! Certificate requests of agents. Only the public key of a request is used, and only if it signed the request; we
+//! choose the names in the certificate.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PublicKeyData, SubjectPublicKeyInfo};
@@ -7,19 +7,19 @@ use x509_parser::{
     certification_request::X509CertificationRequest, prelude::FromDer, x509::SubjectPublicKeyInfo as ParsedPublicKey,
 };
 
-/// Longest request that is looked at. One with a P-256 key has about 300 bytes.
+/// Longest request that is parsed. One with a P-256 key has about 300 bytes.
 const REQUEST_BYTES_MAX: usize = 4096;
 
-/// A request that is not signed by the key it names, or that names a key we do not take.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// It cannot be read.
+    /// It is malformed.
     #[error("csr_der: not a certificate request of at most {REQUEST_BYTES_MAX} bytes")]
     Parse,
-    /// Another sort of key.
+    /// It has another type of key.
     #[error("csr_der: the key is not ECDSA P-256")]
     Algorithm,
-    /// Who asks does not have the key.
+    /// The sender lacks the key.
     #[error("csr_der: not signed by its own key")]
     Signature,
 }

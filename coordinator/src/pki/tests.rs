@@ -126,7 +126,7 @@ fn of_a_request_only_a_proven_p256_key_is_taken() {
     let mut changed = good.clone();
     *changed.last_mut().expect("bytes") ^= 1;
     check("signature changed", &changed, RequestError::Signature);
-    // Somebody else's key in one's own request.
+    // Another key in an otherwise valid request.
     let ours = key.subject_public_key_info();
     let at = good.windows(ours.len()).position(|part| part == ours).expect("it is in there");
     let mut stolen = good.clone();

@@ -1,29 +1,29 @@
-//! Join tokens: `<id>.<secret>.<sha256 of the CA's public key info>`. The coordinator keeps a digest of the secret; the
-//! agent checks the CA before it says the secret.
+//! Join tokens: `<id>.<secret>.<sha256 of the CA's public key info>`. The coordinator stores a digest of the secret;
+//! the agent checks the CA before it sends the secret.
 
 use aws_lc_rs::{constant_time, digest};
 
 use super::{PkiError, random};
 
-/// Of the id, which is no secret.
+/// Length of the id, which is public.
 const ID_BYTES: usize = 6;
-/// Of the secret: not to be guessed.
+/// Length of the secret; too long to guess.
 const SECRET_BYTES: usize = 32;
-/// Longest token that is looked at.
+/// Longest token that is parsed.
 const TOKEN_BYTES_MAX: usize = 256;
 
-/// A token just made: its text is shown once and kept nowhere.
+/// A new token: its text is only shown once.
 pub struct NewToken {
-    /// What an operator calls it by.
+    /// Its name for operators.
     pub id: String,
-    /// What the agent is given.
+    /// The text for the agent.
     pub text: String,
-    /// What the store keeps of its secret.
+    /// Digest of its secret, for the store.
     pub secret_sha256: [u8; 32],
 }
 
 impl NewToken {
-    /// A token that leads an agent to the CA with this pin.
+    /// Create a token that leads an agent to the CA with this pin.
     ///
     /// # Errors
     /// [`PkiError::Random`].
@@ -34,16 +34,16 @@ impl NewToken {
     }
 }
 
-/// A token as an agent shows it. Its secret is in it only as a digest.
+/// A token from an agent. It holds its secret only as a digest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Which one it claims to be.
+    /// The id it claims.
     pub id: String,
     secret_sha256: [u8; 32],
 }
 
 impl Token {
-    /// Takes a token apart. None: it does not look like one.
+    /// Parse a token. None: the text has another format.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let parts: Vec<&str> = text.split('.').collect();
@@ -56,7 +56,7 @@ impl Token {
         good.then(|| Self { id: (*id).to_owned(), secret_sha256: sha256(secret.as_bytes()) })
     }
 
-    /// Is its secret the one with this digest? Takes as long whatever the answer.
+    /// Does its secret have this digest? Runs in constant time.
     #[must_use]
     pub fn opens(&self, secret_sha256: &[u8; 32]) -> bool {
         constant_time::verify_slices_are_equal(&self.secret_sha256, secret_sha256).is_ok()

@@ -1,13 +1,13 @@
-//! Secrets' values, sealed with the key file that protects the CA's key. A value is sealed for its name and version: a
-//! row moved to another name, or put back from an old store, does not open.
+//! Values of secrets, sealed with the key file that protects the CA's key. A value is bound to its name and version: it
+//! opens only under these, so a row cannot be moved to another name or restored from an old store.
 
 use super::StateKey;
 use crate::facts::{Sealed, SecretId, SecretRow};
 
-/// A value that cannot be sealed or opened.
+/// Why sealing or opening a value failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
-    /// The system has no randomness.
+    /// The system lacks randomness.
     #[error("no random bytes from the system")]
     Random,
     /// The key file does not open it.
@@ -15,23 +15,23 @@ pub enum VaultError {
     Damaged(SecretId),
 }
 
-/// Seals and opens values.
+/// Seals and opens the values of secrets.
 pub struct Vault(StateKey);
 
 impl Vault {
-    /// With the key of the key file.
+    /// Create a vault with the key of the key file.
     #[must_use]
     pub const fn new(key: StateKey) -> Self {
         Self(key)
     }
 
-    /// With a key of its own, for one test.
+    /// A vault with a fixed key, for one test.
     #[cfg(test)]
     pub(crate) fn of_test() -> Self {
         Self(StateKey::new(&[7; 32]).expect("a key"))
     }
 
-    /// A value as it may be recorded under this name and version.
+    /// Seal a value, to be recorded under this name and version.
     ///
     /// # Errors
     /// [`VaultError::Random`].
@@ -39,7 +39,7 @@ impl Vault {
         self.0.seal(&purpose(id, version), value).map(Sealed).ok_or(VaultError::Random)
     }
 
-    /// The value of a recorded secret.
+    /// Open the value of a recorded secret.
     ///
     /// # Errors
     /// [`VaultError::Damaged`].
@@ -49,7 +49,7 @@ impl Vault {
     }
 }
 
-/// No name holds a blank, so no two purposes are the same text.
+/// Names are free of blanks, so different purposes always have different texts.
 fn purpose(id: &SecretId, version: u64) -> Vec<u8> {
     format!("muster secret v1 {id} {version}").into_bytes()
 }

@@ -1,6 +1,6 @@
-//! From a listening socket to connections whose peer is known. Handshakes run beside each other, with deadlines and in
-//! a room of their own, from which those that say nothing make way for whoever comes (`room.rs`); so are connections
-//! that show no certificate we know. A connection is cut the moment its certificate is no longer good.
+//! Turns a listening socket into connections with an authenticated peer. Handshakes run concurrently, with deadlines,
+//! in a room of their own; silent ones make way for newcomers (`room.rs`). The same applies to connections whose
+//! certificate is missing or unknown. A connection is cut as soon as its certificate becomes invalid.
 
 use std::{
     io,
@@ -32,32 +32,32 @@ use super::{
 };
 use crate::engine::EngineHandle;
 
-/// Time until a handshake begins. A client sends its first byte with what completes the TCP connection, or once more
-/// when that was lost.
+/// Timeout for the start of a handshake. A client sends its first byte with the packet that completes the TCP
+/// connection, or again if that was lost.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for a TLS handshake that has begun.
+/// Timeout for a TLS handshake that has begun.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Handshakes at once: a fleet of a thousand machines comes back in one moment.
+/// Most concurrent handshakes: a fleet of a thousand machines reconnects at once.
 const HANDSHAKES_MAX: usize = 1024;
-/// Connections of peers that are not known, together: a whole fleet may enrol at once.
+/// Most connections of unknown peers, together: a whole fleet may enrol at once.
 const STRANGERS_MAX: usize = 1024;
-/// Connections of one known peer, which has this room for itself, whoever else comes. An agent has two for a moment
-/// when it renews; an operator has some terminals.
+/// Most connections of one known peer, reserved for it whatever the others do. An agent has two for a moment when it
+/// renews; an operator has several terminals.
 const CONNECTIONS_OF_PEER_MAX: usize = 32;
-/// Longest life of a connection whose peer is not known. To enrol takes a second.
+/// Longest lifetime of a connection from an unknown peer. Enrolment takes a second.
 const STRANGER_LIFE: Duration = Duration::from_secs(60);
-/// Connections that are ready and wait to be served.
+/// Most connections that are ready and wait to be served.
 const READY_MAX: usize = 64;
-/// Time for open calls when the server ends.
+/// Grace period for open calls when the server ends.
 const END_GRACE: Duration = Duration::from_secs(2);
-/// Pause after `accept` failed for want of something (file descriptors, memory).
+/// Pause after `accept` failed for lack of a resource (file descriptors, memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection whose peer is known as well as it will be.
+/// A connection with its peer, after the handshake.
 pub(super) struct Connection {
     stream: TlsStream<TcpStream>,
     caller: Caller,
-    /// Ends when the connection must.
+    /// Completes when the connection must be cut.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_cut: bool,
     _held: Either<Place, Seat>,
@@ -108,7 +108,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Makes connections of what the socket brings.
+/// Makes connections from accepted sockets.
 pub(super) struct Acceptor {
     tls: TlsAcceptor,
     judge: Arc<Judge>,
@@ -121,7 +121,7 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Accepts from `listener` for as long as somebody takes what it returns.
+    /// Accept from `listener` until the returned receiver is dropped.
     pub(super) fn spawn(
         listener: TcpListener,
         config: Arc<ServerConfig>,
@@ -152,10 +152,10 @@ impl Acceptor {
                     continue;
                 }
             };
-            // An IPv4 address as such, though a socket for both families says it as IPv6.
+            // Convert an IPv4-mapped address, as a dual-stack socket reports it, to plain IPv4.
             let address = SocketAddr::new(address.ip().to_canonical(), address.port());
             let place = self.handshakes.enter(origin(address.ip()), Arc::default());
-            // Looked at now: in a crowd whoever has spoken is not to be taken for a silent one until his turn comes.
+            // Checked now: a peer that has already sent bytes would otherwise count as silent while it waits its turn.
             let begun = has_spoken(&tcp).then(|| place.line.engage());
             let acceptor = Arc::clone(&self);
             tokio::spawn(async move {
@@ -165,7 +165,7 @@ impl Acceptor {
                 };
                 drop(place);
                 match made {
-                    // If nobody takes it any more, the server is ending.
+                    // If the receiver is gone, the server is ending.
                     Ok(connection) => drop(acceptor.ready.send(Ok(connection)).await),
                     Err(error) => tracing::debug!(%address, %error, "no connection"),
                 }
@@ -184,7 +184,7 @@ impl Acceptor {
         let _begun = match begun {
             Some(begun) => begun,
             None => {
-                // Not `readable`, which may say so of a socket that is not.
+                // `peek`, because `readable` may report readiness falsely.
                 tokio::time::timeout(FIRST_BYTE_TIMEOUT, tcp.peek(&mut [0])).await??;
                 line.engage()
             }
@@ -213,7 +213,7 @@ impl Acceptor {
         Ok(Connection { stream, cut: self.cut(&caller), caller, is_cut: false, _held: held })
     }
 
-    /// What a connection takes as long as it lives. None: its peer has too many.
+    /// The resources that a connection holds while it lives. None: its peer has too many.
     fn hold(&self, caller: &Caller) -> Option<Either<Place, Seat>> {
         match &caller.standing {
             Standing::Stranger | Standing::Refused | Standing::Revoked(_) => {
@@ -226,7 +226,7 @@ impl Acceptor {
         }
     }
 
-    /// Ends when the connection of this caller must.
+    /// Completes when the connection of this caller must be cut.
     fn cut(&self, caller: &Caller) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (hung_up, ready) = (caller.hung_up(), self.ready.clone());
         let over = async move {
@@ -253,7 +253,7 @@ impl Acceptor {
     }
 }
 
-/// Has something come on this connection?
+/// Have bytes arrived on this connection?
 fn has_spoken(tcp: &TcpStream) -> bool {
     recv(tcp.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).is_ok_and(|bytes| bytes > 0)
 }

@@ -1,5 +1,5 @@
-//! The agents' service: one stream per machine. Who speaks is known from the certificate alone. What is said becomes
-//! inputs of the engine, one after another; the answers come back through the sessions.
+//! The agents' service: one stream per machine. The certificate alone identifies the agent. Its messages become inputs
+//! of the engine, one after another; the answers return through the sessions.
 
 use std::{
     pin::{Pin, pin},
@@ -35,11 +35,11 @@ use crate::{
     proof::Told,
 };
 
-/// Time for an agent's first message.
+/// Timeout for an agent's first message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// A stream is closed at so many messages that cannot be read.
+/// Number of unreadable messages at which a stream is closed.
 const MALFORMED_MAX: u32 = 3;
-/// Longest code and message of a refused assignment, and of an agent's own block.
+/// Longest code and message of a refused assignment or of an agent's own block.
 const REASON_BYTES_MAX: usize = 512;
 
 /// The service.
@@ -47,7 +47,7 @@ pub(super) struct Link {
     pub(super) engine: EngineHandle,
     pub(super) sessions: Sessions,
     pub(super) vault: Arc<Vault>,
-    /// How often an agent is to give a sign of life.
+    /// Interval of an agent's heartbeats.
     pub(super) heartbeat: Duration,
 }
 
@@ -71,20 +71,21 @@ impl AgentLink for Link {
         let welcome = self.welcome(id)?;
         let (session, outgoing) = self.sessions.open(id, caller);
         self.sessions.send(id, Some(session), Outbound::Welcome(welcome));
-        // Read now: of what changes after this, the session is told as all are.
+        // Read now: later changes are sent to the session as to all others.
         if let Some(addresses) = &self.engine.facts().meta.advertised {
             self.sessions.send(id, Some(session), addresses_told(addresses));
         }
         let name = hello.name.clone();
         let talk = Talk { engine: self.engine.clone(), sessions: self.sessions.clone(), id, session };
-        // Apart from this call, which ends unfinished when the stream is reset: whoever was greeted is missed.
+        // A task of its own: this call is cancelled when the stream is reset, but a greeted session must still end
+        // properly.
         let (tell, told) = oneshot::channel();
         tokio::spawn(async move {
             if let Err(error) = talk.engine.submit(Input::Hello { id, session, hello }).await {
                 let status = Status::from(error);
                 tracing::warn!(machine = %name, %id, %status, "refused a Hello");
                 talk.sessions.end(id, session, status.clone());
-                // Nobody is left to be told, perhaps.
+                // The caller may be gone.
                 drop(tell.send(Err(status)));
                 return;
             }
@@ -94,7 +95,7 @@ impl AgentLink for Link {
             let end = talk.listen(inbound).await;
             tracing::info!(machine = %name, %id, session, reason = end.message(), "stream ended");
             talk.sessions.end(id, session, end);
-            // A coordinator that is ending has no use for it.
+            // The engine may have ended.
             drop(talk.engine.notify(Input::Gone { id, session }).await);
         });
         told.await.map_err(|error| internal(&error))??;
@@ -124,7 +125,7 @@ impl AgentLink for Link {
 }
 
 impl Link {
-    /// What the record has for an item that is about to start.
+    /// What the record holds for an item that is about to start.
     async fn granted(&self, asked: Input) -> Result<(Vec<Arc<SecretRow>>, Option<Entry>), Status> {
         match self.engine.submit(asked).await? {
             Reply::Inputs { secrets, entry } => Ok((secrets, entry)),
@@ -132,7 +133,7 @@ impl Link {
         }
     }
 
-    /// Asks the swarm, if there is one, for what the machine needs to get in.
+    /// Get what the machine needs to join the swarm from its managers, if there is a swarm.
     async fn way_into_swarm(&self, id: MachineId, asked: Input, entry: Entry) -> Result<Vec<ItemInput>, Status> {
         let joins = matches!(entry, Entry::Join { .. });
         let entered = swarm::enter(&self.sessions, &self.engine, id, entry).await;
@@ -140,7 +141,7 @@ impl Link {
             tracing::info!(machine = %id, %refused, "no way into the swarm yet");
             Status::failed_precondition(refused.to_string())
         })?;
-        // That took a while: a token goes only to whom the record would still give it.
+        // That took a while: check again that the record still grants a token.
         if joins && !matches!(self.granted(asked).await?, (_, Some(Entry::Join { .. }))) {
             return Err(Status::failed_precondition("NotAssigned: the machine does not join any more"));
         }
@@ -148,7 +149,7 @@ impl Link {
     }
 }
 
-/// The agent that calls.
+/// The calling agent.
 fn agent_of<T>(request: &Request<T>) -> Result<(Caller, MachineId), Status> {
     let caller = caller_of(request)?;
     let Some(Role::Agent(id)) = caller.peer().map(|peer| peer.role.clone()) else {
@@ -168,7 +169,7 @@ impl Link {
                 spec.interface.unwrap_or_default(),
                 spec.cidr.unwrap_or_default(),
             ),
-            // The core says what that means: a store that is older than the fleet.
+            // The core handles this case: the store is older than the fleet.
             None => Default::default(),
         };
         let heartbeat_interval_ms =
@@ -179,7 +180,7 @@ impl Link {
     }
 }
 
-/// One stream's conversation after Hello.
+/// One stream after its Hello.
 struct Talk {
     engine: EngineHandle,
     sessions: Sessions,
@@ -188,8 +189,8 @@ struct Talk {
 }
 
 impl Talk {
-    /// Listens until the stream ends or is not the machine's any more, and returns why. What an agent has begun to say
-    /// on a stream that was replaced is not kept.
+    /// Receive until the stream ends or is replaced; return the reason. Partial messages of a replaced stream are
+    /// discarded.
     async fn listen(&self, mut inbound: Streaming<AgentMessage>) -> Status {
         let mut malformed = 0;
         let mut over = pin!(self.sessions.over(self.id, self.session));
@@ -218,7 +219,7 @@ impl Talk {
         }
     }
 
-    /// Says in the log what the machine claims without proof.
+    /// Log the machine's unproven claims.
     fn warn_of_unproven(&self) {
         let facts = self.engine.facts();
         let live = facts.by_id(self.id).and_then(|row| facts.live.machines.get(&row.name));
@@ -304,7 +305,7 @@ impl From<EngineError> for Trouble {
     }
 }
 
-/// The reason that an agent gives. One that only a newer agent knows is told by its message.
+/// The reason that an agent gives. A reason known only to newer agents is kept in the message.
 fn named(reason: &str, message: &str) -> (Reason, String) {
     match Reason::named(reason) {
         Reason::Unknown => (Reason::Unknown, self::reason(reason, message)),

@@ -1,5 +1,5 @@
-//! Who may call what: one table, and what is not in it is denied. It stands before every service. What a service does
-//! for a caller that may call it (which machine, which cluster) is the service's own affair.
+//! Which caller may call which method: one table, with everything else denied. It runs before every service. Each
+//! service itself decides on the objects (which machine, which cluster).
 
 use std::{
     net::IpAddr,
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{engine::EngineHandle, pki::Role};
 
-/// A sort of caller.
+/// Kind of caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
-    /// Without a certificate.
+    /// A caller without a certificate.
     Nobody,
     Agent,
     Viewer,
@@ -32,7 +32,7 @@ enum Sort {
 
 use Sort::{Agent, Controller, Nobody, Operator, Viewer};
 
-/// Every method that can be called, and by whom.
+/// Every method, with the callers that may use it.
 const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Enrollment/Enroll", &[Nobody]),
     ("/muster.v1.Enrollment/RenewExpired", &[Nobody]),
@@ -80,19 +80,19 @@ const TABLE: &[(&str, &[Sort])] = &[
     (REFLECTION, KNOWN),
 ];
 
-/// What probes of gRPC servers call. `Watch` is not served: gRPC clients take that for healthy.
+/// Method of health probes for gRPC servers. `Watch` is unimplemented: gRPC clients take that for healthy.
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
-/// What tools such as grpcurl call, to know the services.
+/// Method of tools such as grpcurl, which discover the services.
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-/// Everybody with a certificate of ours.
+/// Every caller with a certificate of ours.
 const KNOWN: &[Sort] = &[Agent, Viewer, Operator, Controller];
 
-/// What a caller is told whose certificate says nothing to us. The reason is in our log only.
+/// Answer to a caller with an unacceptable certificate. Only our log has the reason.
 pub(super) const NOT_ACCEPTED: &str =
     "these credentials are not accepted: they were revoked, or this coordinator's record does not have them";
-/// What a known caller is told of a method that is not in the table.
+/// Answer to a known caller for a method outside the table.
 const NO_METHOD: &str = "this coordinator has no such method; it may be older than the caller";
-/// What a caller without a certificate is told.
+/// Answer to a caller without a certificate.
 const NO_CREDENTIALS: &str = "this takes credentials; none were shown";
 
 fn sort(standing: &Standing) -> Option<Sort> {
@@ -109,7 +109,7 @@ fn sort(standing: &Standing) -> Option<Sort> {
     }
 }
 
-/// May a caller of this sort call this method?
+/// Check that a caller of this kind may call this method.
 fn decide(sort: Option<Sort>, method: &str) -> Result<(), Status> {
     let sort = sort.ok_or_else(|| Status::unauthenticated(NOT_ACCEPTED))?;
     let known = TABLE.iter().find(|(name, _)| *name == method).map(|(_, sorts)| *sorts);
@@ -122,7 +122,7 @@ fn decide(sort: Option<Sort>, method: &str) -> Result<(), Status> {
     }
 }
 
-/// What a caller is told that is known and may not: with whose credentials it could be done.
+/// Answer to a known caller that lacks permission: it names the credentials that have it.
 fn not_allowed(sort: Sort, sorts: &[Sort]) -> String {
     let word = |sort: &Sort| match sort {
         Nobody => "nobody",
@@ -136,10 +136,11 @@ fn not_allowed(sort: Sort, sorts: &[Sort]) -> String {
     format!("the credentials of {} do not allow this{needed}", word(&sort))
 }
 
-/// Is the caller still good, and may it call this? A denial of the table says what is to be logged of it, and of whom.
+/// Check that the caller is still valid and may call this. A denial by the table carries an address and a text for the
+/// log.
 fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), (Status, Option<(IpAddr, String)>)> {
     let refused = || (Status::unauthenticated(NOT_ACCEPTED), None);
-    // Without a caller there is no connection of ours behind it.
+    // Connections attach the caller: a missing one means a foreign connection.
     let caller = request.extensions().get::<Caller>().ok_or_else(refused)?;
     match &caller.standing {
         Standing::Known(certificate) => judge.still_good(certificate).map_err(|_| refused())?,
@@ -153,12 +154,12 @@ fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), (St
     })
 }
 
-/// The method, as it may stand in our log: nobody writes there what he likes.
+/// The method as it may appear in our log, which must be free of callers' text.
 fn in_table(method: &str) -> &'static str {
     TABLE.iter().find(|(name, _)| *name == method).map_or("an unknown method", |(name, _)| *name)
 }
 
-/// Puts the table before a service.
+/// Layer that puts the table before a service.
 #[derive(Clone)]
 pub(super) struct Authorize {
     pub(super) judge: Arc<Judge>,
@@ -199,7 +200,7 @@ where
         let Err((status, denied)) = judge_request(judge, &request) else {
             return Either::Right(self.inner.call(request));
         };
-        // Not kept while it waits.
+        // Dropped before the wait.
         drop(request);
         let (guesses, now_mono_ms) = (Arc::clone(guesses), engine.now().mono_ms);
         Either::Left(Box::pin(async move {
@@ -211,7 +212,7 @@ where
     }
 }
 
-/// Every method that can be called; the tests check that these are all there are.
+/// Every method of the table; the tests check that it is complete.
 #[cfg(test)]
 pub(super) fn methods() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|(method, _)| *method)
@@ -223,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// Every method of every service, taken from the protos.
+    /// Every method of every service, from the protos.
     fn methods_of_protos() -> Vec<String> {
         let mut methods = vec![HEALTH.to_owned(), REFLECTION.to_owned()];
         for proto in [
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(in_table(&"x".repeat(10_000)), "an unknown method");
     }
 
-    /// The rules of reliability.md, said a second time in another way.
+    /// The rules of reliability.md, stated a second time in another form.
     #[test]
     fn every_method_for_every_sort_of_caller() {
         let reads = ["Get", "Watch", "Plan", "Logs"];

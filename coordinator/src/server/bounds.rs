@@ -1,5 +1,5 @@
-//! What one call may take, by method: bytes of its request, calls under way at once, and time. It stands before every
-//! service, behind the table of `authz.rs`: who may call is not for that reason let fill our memory.
+//! Quotas of a call, by method: bytes of its request, concurrent calls, and time. They apply to every service, after
+//! the table of `authz.rs`: authorized callers must not exhaust memory either.
 
 use std::{
     pin::Pin,
@@ -20,67 +20,68 @@ use super::{
     seats::{Seat, Seats},
 };
 
-/// Largest request of the Enrollment service: a token, a request for a certificate, an old certificate; some 4 KiB
-/// together. A thousand strangers may send one at a time.
+/// Largest request of the Enrollment service: a token, a certificate request, an old certificate; about 4 KiB together.
+/// A thousand strangers may send one at a time.
 pub(super) const ENROLLMENT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Largest request that names machines: ten thousand of them.
 pub(super) const NAMES_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
-/// Largest request with annotations: as many and as long as a machine may have.
+/// Largest request with annotations: the maximum of a machine.
 const ANNOTATIONS_MESSAGE_BYTES_MAX: usize = 512 * 1024;
-/// Largest request with a secret: its value has 64 KiB.
+/// Largest request with a secret: its value has up to 64 KiB.
 const SECRET_MESSAGE_BYTES_MAX: usize = 128 * 1024;
-/// Largest request of everything else: a few words.
+/// Largest request of all other methods: a few words.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// What gRPC writes before a message.
+/// Length of gRPC's message prefix.
 const PREFIX_BYTES: usize = 5;
 
-/// Time until a call is answered, or its stream of answers begins: to send the request, to wait for its turn, to be
-/// done. The longest wait of ours is the one for a swarm's token, less than 40 s.
+/// Timeout until a call is answered, or its stream of answers begins. It covers sending the request, waiting for a
+/// turn, and processing. Our longest wait is that for a swarm's token, less than 40 s.
 const CALL_MAX: Duration = Duration::from_secs(60);
-/// Time to read an answer. Who reads more slowly is cut off: what is not read is in our memory.
+/// Timeout for reading an answer. A slower reader is cut off: unread answers occupy our memory.
 const READING_MAX: Duration = Duration::from_secs(120);
 
 /// Longest wait for a place of a caller that has as many calls under way as it may have: two programs that share
 /// credentials take turns. It waits before its request is read, so that it holds no memory.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// What calls of one sort may take.
+/// Quotas for calls of one kind.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Those that are counted together, in words.
+    /// Name of the calls that are counted together.
     sort: &'static str,
-    /// Largest request, bytes. None: it has no end, but each of its messages has a bound.
+    /// Largest request in bytes. None: the stream is unlimited, but each of its messages is bounded.
     request_bytes: Option<usize>,
-    /// Under way at once, of one peer; of one connection, if the peer is not known.
+    /// Concurrent calls of one peer; of one connection, if the peer is unknown.
     of_peer: usize,
-    /// Under way at once, of all peers.
+    /// Concurrent calls of all peers.
     of_all: usize,
 }
 
-/// What has no line in [`EXCEPTIONS`]. A peer has as many connections, and musterctl one call on each.
+/// Default for methods outside [`EXCEPTIONS`]. A peer may have as many connections, and musterctl makes one call on
+/// each.
 const USUAL: Bounds = Bounds { sort: "calls", request_bytes: Some(MESSAGE_BYTES_MAX), of_peer: 32, of_all: usize::MAX };
-/// Their answers are as large as the fleet, and are kept until they are read.
+/// Their answers are as large as the fleet, and stay in memory until they are read.
 const READS: Bounds = Bounds { sort: "reads", of_peer: 8, of_all: 64, ..USUAL };
 /// The largest requests.
 const MANIFESTS: Bounds =
     Bounds { sort: "manifests", request_bytes: Some(APPLY_MESSAGE_BYTES_MAX), of_peer: 2, of_all: 8 };
-/// Requests whose answers have no end; who holds those is counted elsewhere (`watches.rs`, `log_relay.rs`).
+/// Requests with endless answers; their streams are counted in `watches.rs` and `log_relay.rs`.
 const OPENINGS: Bounds = Bounds { sort: "streams being opened", of_peer: 64, ..USUAL };
 /// Streams of agents before their Hello; a machine has one, and a second when it renews.
 const GREETINGS: Bounds = Bounds { sort: "greetings", request_bytes: None, of_peer: 4, of_all: usize::MAX };
-/// Strangers' calls. One connection has one.
+/// Calls of strangers, one per connection.
 const ENROLMENTS: Bounds =
     Bounds { sort: "enrolments", request_bytes: Some(ENROLLMENT_MESSAGE_BYTES_MAX), of_peer: 2, of_all: usize::MAX };
-/// A controller has one certificate to renew, and each takes signatures.
+/// A controller has one certificate to renew, and each renewal costs signatures.
 const RENEWALS: Bounds = Bounds { sort: "renewals", of_peer: 2, ..USUAL };
-/// A controller may answer for many machines at the same moment.
+/// A controller may answer for many machines at once.
 const LOCKS: Bounds = Bounds { sort: "words about locks", of_peer: 64, ..USUAL };
 
 const fn with(request_bytes: usize, bounds: Bounds) -> Bounds {
     Bounds { request_bytes: Some(request_bytes), ..bounds }
 }
 
-/// Methods that take more than the usual, or less.
+/// Methods with quotas other than the default.
 const EXCEPTIONS: &[(&str, Bounds)] = &[
     ("/muster.v1.Enrollment/Enroll", ENROLMENTS),
     ("/muster.v1.Enrollment/RenewExpired", ENROLMENTS),
@@ -101,7 +102,7 @@ const EXCEPTIONS: &[(&str, Bounds)] = &[
     ("/muster.v1.Maintenance/RenewCertificate", with(ENROLLMENT_MESSAGE_BYTES_MAX, RENEWALS)),
 ];
 
-/// Methods whose answers are streams. They are under way until the stream begins.
+/// Methods with streamed answers. Their calls count until the stream begins.
 const STREAMS: [&str; 4] = [
     "/muster.v1.AgentLink/Connect",
     "/muster.v1.Fleet/Watch",
@@ -113,7 +114,7 @@ fn bounds_of(method: &str) -> Bounds {
     EXCEPTIONS.iter().find(|(name, _)| *name == method).map_or(USUAL, |(_, bounds)| *bounds)
 }
 
-/// Puts the bounds before a service.
+/// Layer that puts the quotas before a service.
 #[derive(Clone)]
 pub(super) struct Bound {
     seats: Seats,
@@ -128,7 +129,7 @@ impl Default for Bound {
     }
 }
 
-/// A call under way, as long as it lives.
+/// A call under way, counted while this lives.
 struct UnderWay {
     _seats: (Seat, Seat),
     _engaged: Engaged,
@@ -154,7 +155,7 @@ impl Bound {
         let Bounds { sort, of_peer, of_all, .. } = bounds;
         let (who, whose) = match &caller.standing {
             Standing::Known(certificate) => (certificate.peer.to_string(), "these credentials have"),
-            // With its port: each connection for itself.
+            // The address includes the port, so each connection counts by itself.
             Standing::Stranger | Standing::Refused | Standing::Revoked(_) => {
                 (caller.address.to_string(), "this connection has")
             }
@@ -170,7 +171,7 @@ impl Bound {
     }
 }
 
-/// The request's body, no longer than it may be.
+/// Limit the length of the request's body.
 fn bounded(body: Body, request_bytes: Option<usize>) -> Body {
     let Some(most) = request_bytes else { return body };
     let limited = Limited::new(body, most + PREFIX_BYTES);
@@ -180,8 +181,7 @@ fn bounded(body: Body, request_bytes: Option<usize>) -> Body {
     }))
 }
 
-/// The answer's body; with it, when it has been read or nobody will, the call is over. A reader that takes longer than
-/// `reading_max` is cut off.
+/// Keep the call counted until its answer has been read or dropped. A reader slower than `reading_max` is cut off.
 fn until_read(body: Body, under_way: UnderWay, caller: Caller, reading_max: Duration) -> Body {
     let (reading, read) = oneshot::channel::<()>();
     tokio::spawn(async move {
@@ -206,7 +206,7 @@ impl<S> Layer<S> for Bound {
     }
 }
 
-/// A service behind the bounds.
+/// A service behind the quotas.
 #[derive(Clone)]
 pub(super) struct Bounded<S> {
     bound: Bound,
@@ -283,7 +283,7 @@ mod tests {
         Caller::new(SocketAddr::from(([127, 0, 0, 1], 1)), Standing::Known(Arc::new(certificate)))
     }
 
-    /// Calls a service that reads the whole request and then answers `answer`, or says what was wrong with it.
+    /// Call a service that reads the whole request and then answers with `answer`, or reports its error.
     async fn call(bound: &Bound, caller: &Caller, method: &str, request: Body, answer: Body) -> http::Response<Body> {
         let answer = Arc::new(Mutex::new(Some(answer)));
         let service = service_fn(move |request: http::Request<Body>| {
@@ -307,7 +307,7 @@ mod tests {
         Body::new(http_body_util::Full::from(vec![0; count]))
     }
 
-    /// A body of which nothing comes.
+    /// A body that stays silent.
     fn endless() -> Body {
         Body::new(http_body_util::StreamBody::new(futures_util::stream::pending::<Result<_, Status>>()))
     }

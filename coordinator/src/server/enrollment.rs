@@ -1,5 +1,5 @@
-//! How a machine gets and keeps its identity. The names in a certificate are ours; of what the machine sends only the
-//! public key is used, once it has proved that it has the key.
+//! How a machine gets and keeps its identity. We choose the names in a certificate; from the machine we use only the
+//! public key, after a proof of possession.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ pub(super) struct Enrollment {
     pub(super) engine: EngineHandle,
     pub(super) ca: Arc<Ca>,
     pub(super) judge: Arc<Judge>,
-    /// Life of an agent's certificate.
+    /// Lifetime of an agent's certificate.
     pub(super) lifetime: Duration,
     pub(super) guesses: Guesses,
 }
@@ -55,7 +55,7 @@ impl Service for Enrollment {
         };
         let name =
             MachineName::new(request.name).map_err(|error| Status::invalid_argument(format!("name: {error}")))?;
-        // Before the token is used up: a request that cannot be signed must not cost one.
+        // Checked first, so that an invalid request leaves the token unused.
         let key = public_key(&request.csr_der)?;
         let enroll = Enroll {
             token_id: token.id.clone(),
@@ -106,11 +106,11 @@ impl Service for Enrollment {
     }
 }
 
-/// Why an expired certificate is not renewed.
+/// Why the renewal of an expired certificate is refused.
 enum Turned {
-    /// The reason, for our log; the peer is not told.
+    /// The reason, for our log only.
     Away(String),
-    /// The machine's identity was taken back, and it has proved that it was its own.
+    /// The machine's identity was revoked; the machine has proved that it was its own.
     Revoked(MachineId),
 }
 
@@ -122,7 +122,7 @@ fn digest_of(key: &SubjectPublicKeyInfo) -> ItemHash {
 }
 
 impl Enrollment {
-    /// The token, if its secret is right. Whether it is good for this machine is for the core to say.
+    /// Parse the token and check its secret. The core decides whether it is valid for this machine.
     fn good_token(&self, text: &str) -> Result<Token, &'static str> {
         let token = Token::parse(text).ok_or("not a token")?;
         let known = self.engine.facts().tokens.get(&token.id).map(|row| row.secret_sha256.0);
@@ -136,7 +136,7 @@ impl Enrollment {
         Status::unauthenticated(TOKEN_REFUSED)
     }
 
-    /// Whose the expired certificate is, if it is one of ours and the request is signed with its key.
+    /// Owner of an expired certificate of ours, if the request is signed with its key.
     fn expired(&self, request: &RenewExpiredRequest) -> Result<MachineId, Turned> {
         let der = CertificateDer::from(request.certificate_der.as_slice());
         let certificate = self.judge.judge_expired(&der).map_err(|refusal| Turned::Away(why(&refusal)))?;

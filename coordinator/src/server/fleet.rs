@@ -1,5 +1,5 @@
-//! The operators' service. It checks words and who may touch what, and asks the engine; the documents come from the
-//! facts as last committed.
+//! The operators' service. It checks names and permissions, and submits to the engine; documents come from the last
+//! committed facts.
 
 mod manifests;
 mod secrets;
@@ -381,7 +381,7 @@ impl Fleet {
         }
     }
 
-    /// What the engine answers. Whoever is limited to clusters is told of no near name: it may be a foreign one.
+    /// The engine's answer. Suggestions are removed for a caller limited to clusters: they may be foreign names.
     async fn ask(&self, peer: &Peer, request: Wish) -> Result<Reply, Status> {
         let answer = self.engine.submit(Input::Operator { actor: peer.to_string(), request }).await;
         answer.map_err(|error| match error {
@@ -392,7 +392,7 @@ impl Fleet {
         })
     }
 
-    /// A machine that the peer may touch, or that does not exist: then the core says which names are near.
+    /// A machine that the peer may touch, or an unknown one: the core then suggests near names.
     fn machine(&self, peer: &Peer, name: String) -> Result<MachineName, Status> {
         let name = machine_name(name)?;
         let facts = self.engine.facts();
@@ -400,7 +400,7 @@ impl Fleet {
         Ok(name)
     }
 
-    /// A rollout that the peer may touch, or that does not exist: then the core says so.
+    /// A rollout that the peer may touch, or an unknown one: the core then reports that.
     fn rollout(&self, request: Request<wire::RolloutRequest>) -> Result<(Peer, String), Status> {
         let (peer, request) = known(request)?;
         let rollout = word("rollout", request.rollout)?;
@@ -416,7 +416,7 @@ impl Fleet {
     }
 }
 
-/// The caller and what it asks. The table in `authz.rs` lets nobody through who is not known.
+/// The caller and its request. The table in `authz.rs` lets only known callers through.
 pub(super) fn known<T>(request: Request<T>) -> Result<(Peer, T), Status> {
     let caller = caller_of(&request)?;
     let peer = caller.peer().ok_or_else(|| Status::unauthenticated("this takes credentials"))?;

@@ -1,7 +1,6 @@
-//! How often somebody may be wrong about who he is, with a join token or a certificate, or about what he may do. What
-//! is over the limit is answered in the same words, but late, and not logged each time. Whoever is right is never kept
-//! out for the wrong tries of another: many machines stand behind one address, and a bad one must not keep the others
-//! out.
+//! Rate limit on failed authentication and authorization, per address. Attempts over the limit get the same answer, but
+//! late, and only some are logged. Valid callers always pass, whatever the failures of others: many machines share one
+//! address.
 
 use std::{
     collections::BTreeMap,
@@ -10,20 +9,20 @@ use std::{
     time::Duration,
 };
 
-/// Wrong tries are counted over so long.
+/// Window in which failed attempts are counted.
 const WINDOW_MS: u64 = 60_000;
-/// Wrong tries of one address in that time that are answered at once.
+/// Failed attempts of one address in a window that are answered at once.
 const WRONG_PER_ADDRESS_MAX: u32 = 30;
-/// Addresses we remember in that time. Those that come after are not counted: nobody guesses 256 bits.
+/// Most addresses remembered in a window. Later ones go uncounted: guessing 256 bits is infeasible anyway.
 const ADDRESSES_MAX: usize = 3000;
-/// How late the answer to one try too many is.
+/// Delay of the answer to an attempt over the limit.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Counts wrong tries.
+/// Counter of failed attempts.
 #[derive(Default)]
 pub(super) struct Guesses(Mutex<Window>);
 
-/// The network's half of an IPv6 address.
+/// Network part of an IPv6 address.
 const NETWORK: u128 = u128::MAX << 64;
 
 #[derive(Default)]
@@ -41,7 +40,7 @@ impl Guesses {
         window
     }
 
-    /// This address was wrong once more. How often it was in this minute.
+    /// Count a failed attempt of this address; return their number in this window.
     fn count(&self, address: IpAddr, now_mono_ms: u64) -> u32 {
         let mut window = self.window(now_mono_ms);
         let address = origin(address);
@@ -53,7 +52,7 @@ impl Guesses {
         *times
     }
 
-    /// This address was wrong, about what is in `detail`: says so in our log. True: as often before.
+    /// Count and log a failed attempt of this address; `detail` says at what. True: it is over the limit.
     pub(super) fn note(&self, address: IpAddr, now_mono_ms: u64, detail: &str) -> bool {
         let times = self.count(address, now_mono_ms);
         match times {
@@ -66,7 +65,7 @@ impl Guesses {
         times > WRONG_PER_ADDRESS_MAX
     }
 
-    /// As [`Self::note`], and slows the address down if it keeps on.
+    /// As [`Self::note`], and delay the answer if the address is over the limit.
     pub(super) async fn was_wrong(&self, address: IpAddr, now_mono_ms: u64, detail: &str) {
         if self.note(address, now_mono_ms, detail) {
             tokio::time::sleep(PAUSE).await;
@@ -74,7 +73,7 @@ impl Guesses {
     }
 }
 
-/// Who is behind an address: of IPv6 the network, for one host has as many addresses of it as it likes.
+/// Origin of an address: for IPv6 its network, because one host can use any of its addresses.
 pub(super) fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

@@ -1,5 +1,5 @@
-//! Who is at the other end of a connection. Judged by the CA, the coordinator's own clock, the role in the certificate
-//! and the record of denied identities: once when the connection stands, and again for each request.
+//! Authentication of the peer of a connection. It uses the CA, the coordinator's own clock, the role in the certificate
+//! and the record of denied identities: once when the connection is made, and again for each request.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,20 +26,20 @@ use crate::{
     pki::{Ca, Certificate, CertificateError, Peer, PkiError, Role, TrustDomain},
 };
 
-/// What is recorded of identities; the newest value.
+/// Receiver of the newest recorded identities.
 pub type Identities = watch::Receiver<Arc<Recorded>>;
 
-/// All of the record that decides who is refused though the certificate has not expired. Of most changes of the facts
-/// it is no part, and no connection need look at them.
+/// The part of the record that can refuse an unexpired certificate. Most changes of the facts leave it as it is, and
+/// connections ignore them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Recorded {
     denied: BTreeSet<MachineId>,
-    /// Role and name, and until when a certificate was issued that is refused, Unix milliseconds.
+    /// By role and name: certificates issued until this time (Unix milliseconds) are refused.
     people: BTreeMap<String, Option<u64>>,
 }
 
 impl Recorded {
-    /// As it is.
+    /// Extract it from the facts.
     #[must_use]
     pub fn of(facts: &Facts) -> Self {
         let people = facts.credentials.values().map(|row| (row.subject.clone(), row.revoked_at_ms));
@@ -47,9 +47,8 @@ impl Recorded {
     }
 }
 
-/// Is this certificate refused though it has not expired? Of people everyone who is not in the record: credentials are
-/// recorded before anybody has them, so this record is an older one that was put back, and nobody could see them there
-/// or revoke them.
+/// Is this unexpired certificate refused? Also true for people outside the record: credentials are recorded before they
+/// are handed out. So an older record was restored, in which these credentials could be neither seen nor revoked.
 fn refuses(facts: &Facts, certificate: &Certificate) -> bool {
     match &certificate.peer.role {
         Role::Agent(id) => facts.denied.contains_key(id),
@@ -61,37 +60,37 @@ fn refuses(facts: &Facts, certificate: &Certificate) -> bool {
     }
 }
 
-/// Why an identity is refused for good, in our log.
+/// Reason for our log when an identity is refused for good.
 pub(super) const TAKEN_BACK: &str = "its identity was revoked or removed, or another machine took its place";
-/// A certificate can be renewed for so long after it ran out.
+/// Time after expiry in which a certificate can be renewed.
 const GRACE_MS: u64 = 7 * 24 * 3600 * 1000;
 
-/// Who calls. Every request carries it, put there by the connection and by nothing else.
+/// The caller of a request, attached to it only by its connection.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Where the connection comes from.
+    /// Remote address of the connection.
     pub address: SocketAddr,
-    /// What it proved to be.
+    /// Result of the authentication.
     pub standing: Standing,
     line: Arc<Line>,
 }
 
-/// What a connection proved to be.
+/// Result of a connection's authentication.
 #[derive(Clone, Debug)]
 pub enum Standing {
-    /// It showed no certificate.
+    /// It presented no certificate.
     Stranger,
-    /// It showed one that says nothing to us. It gets one constant answer.
+    /// It presented an unacceptable certificate. It gets one constant answer.
     Refused,
-    /// It is an agent whose identity the record says was taken back for good: revoked, removed, or another's by now. It
-    /// gets the same answer, and learns that much from it.
+    /// An agent whose identity was taken back for good: revoked, removed, or replaced. It gets the same answer, with a
+    /// mark that tells it so.
     Revoked(MachineId),
-    /// It is who its certificate says.
+    /// It is the peer in its certificate.
     Known(Arc<Certificate>),
 }
 
 impl Caller {
-    /// The caller at the other end of a new connection.
+    /// The caller of a new connection.
     pub(super) fn new(address: SocketAddr, standing: Standing) -> Self {
         Self { address, standing, line: Arc::default() }
     }
@@ -101,17 +100,17 @@ impl Caller {
         &self.line
     }
 
-    /// A call of it begins.
+    /// Count a call of it as under way.
     pub(super) fn engage(&self) -> Engaged {
         self.line.engage()
     }
 
-    /// Cuts its connection, with everything on it.
+    /// Cut its connection, with everything on it.
     pub(super) fn hang_up(&self) {
         self.line.hang_up();
     }
 
-    /// Ends when somebody hangs up.
+    /// Completes when the connection is to be cut.
     pub(super) fn hung_up(&self) -> impl Future<Output = ()> + Send + use<> {
         let line = Arc::clone(&self.line);
         async move { line.hung_up().await }
@@ -132,27 +131,27 @@ impl Caller {
     }
 }
 
-/// Why a certificate says nothing to us. For our log; the peer is not told.
+/// Why a certificate is unacceptable. For our log only.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Not signed by our CA for a client, or out of date.
+    /// Out of date, or signed by another CA or for another use.
     #[error("the certificate is not one of ours, or out of date")]
     Chain(#[source] rustls::Error),
-    /// It names nobody we know.
+    /// Its names are invalid.
     #[error(transparent)]
     Names(#[from] CertificateError),
     /// It names the coordinator.
     #[error("a client cannot be the coordinator")]
     Coordinator,
-    /// Its time has passed while the connection stood.
+    /// It expired while the connection was open.
     #[error("the certificate has expired")]
     Expired,
-    /// An operator took it back, or the record does not have it.
+    /// An operator revoked it, or the record lacks it.
     #[error("the identity is revoked, or not in the record")]
     Denied,
 }
 
-/// Judges certificates.
+/// Checks certificates.
 pub struct Judge {
     chain: Arc<dyn ClientCertVerifier>,
     trust_domain: TrustDomain,
@@ -163,10 +162,10 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge for the clients of `ca`, by the facts. Of `identities` it hears when to look at them again.
+    /// Create a judge for the clients of `ca`, based on the facts. `identities` tells when to check them again.
     ///
     /// # Errors
-    /// [`PkiError::Tls`], [`PkiError::Damaged`] if the CA's certificate cannot be used.
+    /// [`PkiError::Tls`], [`PkiError::Damaged`] if the CA's certificate is unusable.
     pub fn new(
         ca: &Ca,
         clock: WallClock,
@@ -188,7 +187,7 @@ impl Judge {
         })
     }
 
-    /// What a client that showed `certificates` in its handshake is.
+    /// Authenticate a client by the `certificates` of its handshake.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -204,13 +203,13 @@ impl Judge {
         Ok(Standing::Known(Arc::new(certificate)))
     }
 
-    /// The machine, if this is its agent's and was taken back.
+    /// The machine, if this is an agent's certificate that was taken back.
     pub fn revoked(&self, certificate: &Certificate) -> Option<MachineId> {
         let Role::Agent(id) = certificate.peer.role else { return None };
         self.facts.borrow().denied.contains_key(&id).then_some(id)
     }
 
-    /// Whose agent's certificate this is, if it is one of ours that says nothing to us any more: mostly it ran out.
+    /// Machine of an agent's certificate of ours that has become invalid, mostly because it expired.
     pub fn machine_of(&self, certificates: &[CertificateDer<'_>]) -> Option<MachineId> {
         let leaf = certificates.first()?;
         let certificate = Certificate::read(&self.trust_domain, leaf).ok()?;
@@ -219,7 +218,7 @@ impl Judge {
         self.chain.verify_client_cert(leaf, &[], then).is_ok().then_some(id)
     }
 
-    /// Says in our log that this machine was turned away, once an hour.
+    /// Log that this machine was turned away, once an hour.
     pub(super) fn note(&self, id: MachineId, address: SocketAddr, reason: &str) {
         if !self.refusals.is_news(id, (self.clock)()) {
             return;
@@ -231,8 +230,8 @@ impl Judge {
         tracing::warn!(machine, %id, %address, reason, "refused; for an hour this is not said again of it");
     }
 
-    /// What a certificate says that ran out a while ago, if it was good then. The caller has to prove that it is his;
-    /// whether it was taken back is not looked at.
+    /// Content of a certificate that expired a while ago, if it was valid before. The caller must still prove that it
+    /// owns the certificate, and revocation is checked elsewhere.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -247,7 +246,7 @@ impl Judge {
         Ok(certificate)
     }
 
-    /// Is a certificate that was good still so?
+    /// Check that a certificate is still valid.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -270,7 +269,7 @@ impl Judge {
         }
     }
 
-    /// Ends when a certificate that is good now is so no more.
+    /// Completes when a valid certificate becomes invalid.
     pub fn until_bad(&self, certificate: &Arc<Certificate>) -> impl Future<Output = Refusal> + Send + use<> {
         let left = Duration::from_millis(certificate.not_after_ms.saturating_sub((self.clock)()));
         let (certificate, facts, mut identities) =
@@ -279,7 +278,7 @@ impl Judge {
             let taken_back = async {
                 while !refuses(&facts.borrow(), &certificate) {
                     if identities.changed().await.is_err() {
-                        // Nobody can deny any more: the coordinator is ending.
+                        // The sender is gone: the coordinator is ending.
                         std::future::pending().await
                     }
                 }
@@ -292,7 +291,7 @@ impl Judge {
     }
 }
 
-/// A refusal with its cause, on one line.
+/// A refusal with its cause in one line.
 pub(super) fn why(refusal: &Refusal) -> String {
     match std::error::Error::source(refusal) {
         Some(source) => format!("{refusal}: {source}"),

@@ -1,5 +1,5 @@
-//! Output on its way from an agent to an operator. It travels on the agent's one stream, so a slow reader must not hold
-//! it up: what one request may buffer is bounded, and who reads too slowly loses the request.
+//! Output on its way from an agent to an operator. It shares the agent's one stream, and a slow reader would block
+//! that. So the buffer of a request is bounded, and the request ends if its reader is too slow.
 
 use std::{
     collections::BTreeMap,
@@ -25,20 +25,20 @@ use super::{
     sessions::Sessions,
 };
 
-/// Output that is read at once, of all machines and by all peers together.
+/// Most log requests at once, over all machines and peers.
 const REQUESTS_MAX: usize = 32;
-/// Of those, such as one peer reads: an operator has some terminals.
+/// Most log requests of one peer: an operator has several terminals.
 const REQUESTS_OF_PEER_MAX: usize = 4;
-/// What may wait for one reader.
+/// Most bytes that wait for one reader.
 const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// What a piece takes beside its bytes, at the most. A piece of one byte is not free.
+/// Upper bound of a piece's overhead: small pieces use memory too.
 const PIECE_BYTES: usize = 256;
-/// Time for the agent's first answer.
+/// Timeout for the agent's first answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Piece = Result<Vec<u8>, Status>;
 
-/// The requests under way.
+/// Open requests.
 #[derive(Default)]
 pub(super) struct LogRelay {
     requests: Mutex<Requests>,
@@ -54,7 +54,7 @@ struct Requests {
 struct Request {
     pieces: mpsc::UnboundedSender<Piece>,
     waiting_bytes: Arc<AtomicUsize>,
-    /// Something came.
+    /// An answer has arrived.
     answered: bool,
 }
 
@@ -63,7 +63,7 @@ impl LogRelay {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new request of `peer` to a machine: its number, and what comes of it.
+    /// Open a request of `peer` to a machine; return its number and the output.
     pub(super) fn open(&self, peer: &str, id: MachineId, sessions: Sessions) -> Result<(u64, LogStream), Status> {
         let too_many = |whose: &str, most: usize| {
             let message = format!("Busy: {whose} read {most} logs already; end one with Ctrl-C and try again");
@@ -88,7 +88,7 @@ impl LogRelay {
         self.requests().open.remove(&(id, request_id));
     }
 
-    /// A piece from an agent. What nobody asked for is dropped.
+    /// Deliver a piece from an agent. Unrequested pieces are dropped.
     pub(super) fn came(&self, id: MachineId, chunk: wire::LogChunk) {
         let mut requests = self.requests();
         let key = (id, chunk.request_id);
@@ -106,14 +106,14 @@ impl LogRelay {
             () => Err(Status::failed_precondition(muster_proto::convert::as_line(&chunk.error))),
         };
         let last = chunk.end || piece.is_err();
-        // The reader is gone: its stream's end says so to the agent.
+        // The reader is gone: the end of its stream tells the agent.
         drop(request.pieces.send(piece));
         if last {
             requests.open.remove(&key);
         }
     }
 
-    /// The machine's stream is over, and with it what was asked on it.
+    /// End all requests on the machine's stream, which is over.
     pub(super) fn end_of_session(&self, id: MachineId) {
         self.requests().open.retain(|(machine, _), request| {
             if *machine == id {
@@ -124,7 +124,7 @@ impl LogRelay {
     }
 }
 
-/// What an operator reads. Dropped, it tells the agent to stop.
+/// Output for an operator. Dropping it tells the agent to stop.
 pub(super) struct LogStream {
     id: MachineId,
     request_id: u64,
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!((text.len(), code), (fit * 512 * 1024, Some(Code::ResourceExhausted)));
     }
 
-    /// What an agent says of nothing takes memory too.
+    /// Empty pieces of an agent use memory too.
     #[tokio::test]
     async fn many_small_pieces_are_as_much_as_one_large_one() {
         let sessions = Sessions::default();

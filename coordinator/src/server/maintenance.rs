@@ -1,4 +1,4 @@
-//! The application controllers' service. Whose locks a call is about comes from the caller's certificate.
+//! The application controllers' service. The caller's certificate determines whose locks a call concerns.
 
 use std::{
     collections::BTreeMap,
@@ -42,7 +42,7 @@ use crate::{
     setup::next_certificate,
 };
 
-/// Machines one call may name.
+/// Most machines in one call.
 const MACHINES_MAX: usize = 10_000;
 /// Longest text of a lock; the rest is cut.
 const MESSAGE_BYTES_MAX: usize = 512;
@@ -141,7 +141,7 @@ impl Service for Maintenance {
         let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
         let (validity, certificate) = next_certificate(peer, known, lifetime, now_ms);
         let certificate_pem = self.ca.sign(peer, &key, validity)?;
-        // It is recorded before anybody has it.
+        // Recorded before it is handed out.
         let renewal =
             Renewal { shown_issued_at_ms: shown.issued_at_ms, shown_expires_at_ms: shown.not_after_ms, certificate };
         self.engine.submit(said(peer, Word::Renew(renewal))?).await?;
@@ -157,7 +157,7 @@ impl Maintenance {
         Ok(Response::new(MaintenanceDone {}))
     }
 
-    /// Makes known that a controller watches the requests of a cluster, as long as what is returned lives.
+    /// Record that a controller watches the requests of a cluster, until the returned sender is dropped.
     async fn announce(&self, peer: &Peer, cluster: &ClusterName) -> Result<oneshot::Sender<()>, Status> {
         let stream = self.last_stream.fetch_add(1, Ordering::Relaxed) + 1;
         let begins = said(peer, Word::Watch { cluster: cluster.clone(), stream })?;
@@ -165,18 +165,18 @@ impl Maintenance {
         let (presence, over) = oneshot::channel();
         let (tell, told) = oneshot::channel();
         let engine = self.engine.clone();
-        // Apart from this call, which ends unfinished when the stream is reset: every beginning has its end.
+        // A task of its own: this call is cancelled when the stream is reset, but every beginning needs its end.
         tokio::spawn(async move {
             let began = engine.submit(begins).await;
             let refused = began.is_err();
-            // Nobody is left to be told, perhaps.
+            // The caller may be gone.
             drop(tell.send(began.map(drop)));
             if refused {
                 return;
             }
-            // Nothing is ever sent: it is over when the other side is dropped.
+            // It completes when the other side is dropped.
             drop(over.await);
-            // A coordinator that is ending has no use for it.
+            // The engine may have ended.
             drop(engine.notify(ends).await);
         });
         told.await.map_err(|error| internal(&error))??;
@@ -184,7 +184,7 @@ impl Maintenance {
     }
 }
 
-/// A controller's word as an input.
+/// A controller's command as an input.
 fn said(peer: &Peer, word: Word) -> Result<Input, Status> {
     Ok(Input::Maintenance { controller: controller(peer)?.to_owned(), word })
 }
@@ -197,17 +197,17 @@ fn controller(peer: &Peer) -> Result<&str, Status> {
     }
 }
 
-/// What one controller knows of the requests.
+/// One controller's view of the requests.
 struct Watch {
     watching: Watching,
-    /// With it goes what is known of the controller's presence.
+    /// Dropping it ends the controller's presence.
     _presence: oneshot::Sender<()>,
     controller: String,
     cluster: ClusterName,
     facts: watch::Receiver<Arc<Facts>>,
-    /// Ends when the coordinator does.
+    /// Completes when the coordinator ends.
     ending: Pin<Box<dyn Future<Output = Status> + Send>>,
-    /// None: nothing was sent yet.
+    /// The requests sent last, once there are any.
     sent: Option<Requests>,
     events: std::vec::IntoIter<RequestEvent>,
 }
@@ -234,7 +234,7 @@ impl Watch {
         }
     }
 
-    /// What is new since the last look.
+    /// Queue the events since the last call.
     async fn look(&mut self) -> Result<(), Status> {
         let (facts, cluster) = (Arc::clone(&self.facts.borrow_and_update()), self.cluster.clone());
         let (before, controller) = (self.sent.take(), self.controller.clone());
@@ -256,7 +256,7 @@ impl Watch {
 /// Requests by machine; the cluster's own under the empty name.
 type Requests = BTreeMap<String, MaintenanceRequest>;
 
-/// What somebody is told who knows those before. None: nothing was told yet.
+/// The events that turn `before` into `now`. None: these are the first.
 fn news(facts: &Facts, before: Option<&Requests>, now: &Requests) -> Vec<RequestEvent> {
     let event = |kind: Type, request: Option<MaintenanceRequest>| RequestEvent {
         r#type: kind.into(),
@@ -268,7 +268,7 @@ fn news(facts: &Facts, before: Option<&Requests>, now: &Requests) -> Vec<Request
     let mut events: Vec<_> = put.map(|(_, request)| event(Type::Put, Some(request.clone()))).collect();
     let gone = before.into_iter().flatten().filter(|(name, _)| !now.contains_key(*name));
     events.extend(gone.map(|(name, request)| {
-        // Whoever is to bring workloads back must not take one that stays for one that is gone.
+        // A controller that brings workloads back must distinguish a removed machine from one that stays.
         let removal = !name.is_empty() && facts.machines.get(name.as_str()).is_none_or(|row| row.is_removed());
         event(Type::Deleted, Some(MaintenanceRequest { removal, ..request.clone() }))
     }));
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(told.keys().collect::<Vec<_>>(), ["", "control-1"]);
         assert_eq!(told["control-1"].annotations, [(mode.clone(), "manual".to_owned())].into(), "and nothing else");
         assert!(told[""].annotations.is_empty());
-        // Changed while it waits: the controller hears of it.
+        // Changed during the wait: the controller is told.
         let set = [(mode.clone(), "skip".to_owned())].into();
         let noted = Request::AnnotateMachine { machine: machine("control-1"), set, remove: Vec::new() };
         fleet.ask(noted).expect("annotated");
@@ -368,7 +368,7 @@ mod tests {
         requests(fleet.core.facts(), &cluster())
     }
 
-    /// What is told now to somebody who knows those before: of whom, the sort of event, and is the machine removed?
+    /// The events for a watcher that knows `before`: machine, kind of event, whether removed.
     fn told(fleet: &Fleet, before: &Requests) -> Vec<(String, Type, bool)> {
         let events = news(fleet.core.facts(), Some(before), &requests_of(fleet)).into_iter();
         events
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(told(&fleet, &before), of_worker(Type::Put, true));
     }
 
-    /// It is not back in service: it only does not leave for good.
+    /// It stays in the cluster, still out of service.
     #[test]
     fn one_that_is_removed_from_maintenance_is_told_of_again_and_so_is_that_it_stays() {
         let mut fleet = updates::deployed(3, 2);
@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(told[4], ("worker-1", Inactive, false), "its request is gone, if there was one");
     }
 
-    /// Whose requests are there, and which release is coming there.
+    /// Machines with a request, and the release in it.
     fn coming(fleet: &Fleet) -> Vec<(String, String)> {
         requests_of(fleet).into_values().map(|request| (request.machine, request.release)).collect()
     }
@@ -481,7 +481,7 @@ mod tests {
         updates::release(&mut fleet, &["install"], 1);
         let mut fleet = fleet.started();
         assert_eq!(coming(&fleet), pairs(&[("", "1.1"), ("control-1", "1.1")]));
-        // What is applied meanwhile comes with another update.
+        // A release applied meanwhile belongs to a later update.
         updates::release(&mut fleet, &["install"], 1);
         for name in ["control-1", "control-2", "control-3"] {
             fleet.upgrade(name);

@@ -1,5 +1,5 @@
-//! The coordinator's gRPC side: TLS, who is who, who may what, and one file per service. It turns wire values into
-//! model values and asks the engine; it decides nothing about machines.
+//! The coordinator's gRPC side: TLS, authentication, authorization, and one file per service. It converts wire values
+//! to model values and asks the engine; decisions about machines are made elsewhere.
 
 mod accept;
 mod agent_link;
@@ -50,39 +50,40 @@ pub use judge::{Caller, Identities, Judge, Recorded, Standing};
 pub use sessions::Sessions;
 pub use swarm_relay::Asker;
 
-/// Tells the wall clock's time in Unix milliseconds. The coordinator's clock alone judges certificates.
+/// Source of the wall clock's time in Unix milliseconds. The validity of certificates depends only on the coordinator's
+/// clock.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Calls at once on one connection.
+/// Most concurrent calls on one connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 64;
-/// All headers of one call together.
+/// Largest total size of one call's headers.
 const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
-/// Streams a peer may reset before we have looked at them (CVE-2023-44487).
+/// Most streams that a peer may reset before we have handled them (CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 16;
-/// Streams we may reset for a peer's errors (CVE-2025-8671).
+/// Most streams that we reset because of a peer's errors (CVE-2025-8671).
 const LOCAL_RESETS_MAX: usize = 64;
-/// A silent connection is asked for a sign of life so often …
+/// Interval of keep-alive pings on a silent connection.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// … and has so long to give it.
+/// Timeout for the answer to a keep-alive ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const _: () = assert!(
     KEEPALIVE_INTERVAL.as_millis() + KEEPALIVE_TIMEOUT.as_millis() <= crate::plan::locks::UNNOTICED_MS as u128,
     "what is decided on a controller's silence relies on it"
 );
 
-/// What an operator may set.
+/// Settings of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How often an agent is to give a sign of life.
+    /// Interval of an agent's heartbeats.
     pub heartbeat: Duration,
-    /// Life of an agent's certificate.
+    /// Lifetime of an agent's certificate.
     pub agent_lifetime: Duration,
 }
 
-/// The servers cannot run.
+/// Why the servers failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// No certificate, or no judge of certificates.
+    /// Setting up the certificate or its verifier failed.
     #[error("cannot set up TLS")]
     Tls(#[source] PkiError),
     /// The descriptors of the services are damaged: a bug in the build.
@@ -93,7 +94,7 @@ pub enum ServeError {
     Grpc(#[source] tonic::transport::Error),
 }
 
-/// Serves every service on `listener` until `shutdown` ends; then open calls have a moment to end.
+/// Serve every service on `listener` until `shutdown` completes; then open calls get a grace period.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -181,7 +182,7 @@ async fn ask_swarms(engine: EngineHandle, sessions: Sessions) {
     }
 }
 
-/// Tells the agents that are connected where the coordinator is reached, whenever that changes.
+/// Tell the connected agents the coordinator's addresses whenever they change.
 async fn advertise(mut facts: watch::Receiver<Arc<Facts>>, sessions: Sessions) {
     let mut told = facts.borrow_and_update().meta.advertised.clone();
     while facts.changed().await.is_ok() {
@@ -196,7 +197,7 @@ async fn advertise(mut facts: watch::Receiver<Arc<Facts>>, sessions: Sessions) {
     }
 }
 
-/// What is recorded of identities, and whenever that changes; not whenever anything does.
+/// Publish the recorded identities whenever they change, and only then.
 fn identities(engine: &EngineHandle) -> Identities {
     let mut facts = engine.watch();
     let (publish, identities) = watch::channel(Arc::new(Recorded::of(&facts.borrow_and_update())));
@@ -213,7 +214,7 @@ fn identities(engine: &EngineHandle) -> Identities {
     identities
 }
 
-/// Who calls: put into each request by its connection.
+/// The caller of a request, as attached by its connection.
 fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
     request.extensions().get::<Caller>().cloned().ok_or_else(|| Status::unauthenticated(authz::NOT_ACCEPTED))
 }

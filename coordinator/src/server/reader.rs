@@ -1,4 +1,4 @@
-//! What one caller may read, as documents: once, or again whenever the facts have changed.
+//! Documents that one caller may read: once, or again after every change of the facts.
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
@@ -16,15 +16,15 @@ use tonic::Status;
 use super::watches::Watching;
 use crate::{documents, engine::EngineHandle, facts::Facts, pki::Peer, plan::Limits};
 
-/// A watcher hears of changes at most this often: what lies between is merged.
+/// Shortest interval between two updates of a watcher: changes within it are merged.
 pub(super) const WATCH_PAUSE: Duration = Duration::from_millis(100);
-/// A change seldom comes alone: what follows from it so soon is told with it. Nor does a look at every machine compete
-/// with the fleet's own next step, as the start of whoever has waited for a slot.
+/// Delay after a change: its consequences usually follow at once and are sent together. It also keeps the reading of
+/// every machine away from the fleet's next step, such as the start of a machine that waited for a slot.
 const WATCH_SETTLE: Duration = Duration::from_millis(30);
-/// A watcher looks at least this often, for what time alone changes (Lost, last seen).
+/// Longest interval between two reads of a watcher, for changes by time alone (Lost, last seen).
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
 
-/// The kind that is asked for.
+/// Parse the requested kind.
 fn kind_named(word: &str) -> Result<Kind, Status> {
     Kind::named(word).ok_or_else(|| {
         let known = Kind::ALL.map(Kind::word).join(", ");
@@ -32,7 +32,7 @@ fn kind_named(word: &str) -> Result<Kind, Status> {
     })
 }
 
-/// What one caller asked for, and may see.
+/// What one caller asked for and may see.
 pub(super) struct Reader {
     engine: EngineHandle,
     peer: Peer,
@@ -42,7 +42,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Checks what is asked for.
+    /// Check a request.
     pub(super) fn new(engine: &EngineHandle, peer: Peer, request: GetRequest) -> Result<Self, Status> {
         let kind = kind_named(&request.kind)?;
         if matches!(kind, Kind::Audit | Kind::AuditChains | Kind::Credentials) && peer.clusters.is_some() {
@@ -59,12 +59,12 @@ impl Reader {
         Ok(Self { engine: engine.clone(), peer, kind, name: some(request.name), cluster })
     }
 
-    /// The one name that is asked for.
+    /// The one requested name.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// What is asked for, in the singular.
+    /// The requested kind, in the singular.
     pub(super) fn kind(&self) -> &'static str {
         self.kind.singular()
     }
@@ -106,7 +106,7 @@ impl Reader {
                 let all = self.peer.clusters.is_none() && self.cluster.is_none();
                 self.resources(documents::secrets(facts, wanted, all))
             }
-            // A line that is counted up has another name.
+            // The name of a line changes when its count rises.
             Kind::Audit => self.keyed(documents::audit(facts, self.cluster.as_ref()), |line| {
                 format!("{}/{}", line.status.chain, line.status.number)
             }),
@@ -121,8 +121,8 @@ impl Reader {
         self.keyed(documents, |document| document.metadata.name.clone())
     }
 
-    /// Documents whose names two may share: the controller ceph and the node osd-1 make the same as ceph-osd and 1, and
-    /// a person may have several certificates. No label has a `/` in it.
+    /// Documents with possibly ambiguous names get a separate key: the controller ceph on node osd-1 and ceph-osd on
+    /// node 1 give the same name, and a person may have several certificates. A `/` never occurs in labels.
     fn keyed<Spec: Serialize, Status_: Serialize>(
         &self,
         documents: Vec<Document<Spec, Status_>>,
@@ -140,7 +140,7 @@ impl Reader {
     }
 }
 
-/// Everything as it is, then `SYNCED`, then what changes.
+/// All documents, then `SYNCED`, then changes.
 pub(super) fn watch(
     reader: Reader,
     watching: Watching,
@@ -166,15 +166,15 @@ struct Watch {
     reader: Arc<Reader>,
     watching: Watching,
     facts: watch::Receiver<Arc<Facts>>,
-    /// Ends when the coordinator does.
+    /// Completes when the coordinator ends.
     ending: Pin<Box<dyn Future<Output = Status> + Send>>,
-    /// Names and digests of what the watcher knows, by key; None: nothing yet.
+    /// Names and digests of what the watcher knows, by key, after the first send.
     sent: Option<BTreeMap<String, (String, Vec<u8>)>>,
     events: std::vec::IntoIter<WatchEvent>,
 }
 
 impl Watch {
-    /// Waits until it is worth looking again, or there is nothing more to come.
+    /// Wait for a reason to read again, or for the end.
     async fn changed(&mut self) -> Result<(), Status> {
         let change = async {
             tokio::time::sleep(WATCH_PAUSE).await;

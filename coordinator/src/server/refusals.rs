@@ -1,5 +1,5 @@
-//! Machines that are turned away with a certificate of ours: each is said in our log, with its name, once an hour. An
-//! agent comes again every few seconds, and what it says is no news.
+//! Machines that are turned away with a certificate of ours: each is logged by name once an hour. Agents retry every
+//! few seconds, and logging every attempt would be noise.
 
 use std::{
     collections::BTreeMap,
@@ -8,17 +8,17 @@ use std::{
 
 use muster_proto::model::MachineId;
 
-/// A machine is said again after so long.
+/// Interval after which a machine is logged again.
 const SAID_AGAIN_MS: u64 = 3_600_000;
-/// Machines that are remembered: as many as one coordinator manages. Those that come beside them are not said.
+/// Most machines remembered: as many as one coordinator manages. Further ones stay out of the log.
 const MACHINES_MAX: usize = 10_000;
 
-/// When each was said last.
+/// Time of each machine's last log line.
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<BTreeMap<MachineId, u64>>);
 
 impl Refusals {
-    /// It is turned away now. True: that is to be said.
+    /// Record a refusal. True: log it.
     pub(super) fn is_news(&self, id: MachineId, now_ms: u64) -> bool {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         said.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < SAID_AGAIN_MS);

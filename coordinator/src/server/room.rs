@@ -1,7 +1,7 @@
-//! Room for connections whose peer is unknown. Every newcomer gets a place; where room runs short, another connection
-//! is cut for it. First go those that have stalled, and of these the oldest one of the network that has the most. So a
-//! flood of idle connections keeps out no other client, not even one that shares its address, and a large site behind
-//! one address does not pay for idle connections from elsewhere.
+//! Room for connections of unknown peers. Every newcomer gets a place; if room is short, another connection is cut for
+//! it. Stalled ones go first, and of these the oldest one of the network with the most. So other clients get in despite
+//! a flood of idle connections, even from the same address. And a large site behind one address is spared when the idle
+//! connections come from elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -12,13 +12,13 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// A connection without news for so long has stalled: a client that is well sends its first byte, its handshake and its
-/// call within a few round trips.
+/// Time after which a connection counts as stalled: a healthy client sends its first byte, its handshake and its call
+/// within a few round trips.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// The part of an IPv6 address that a provider assigns to a whole site.
 const SITE: u128 = u128::MAX << 80;
 
-/// What is known of a connection at both of its ends: in the room, and where it is served.
+/// State of a connection, shared by the room and the code that serves it.
 #[derive(Debug)]
 pub(super) struct Line {
     state: Mutex<LineState>,
@@ -27,9 +27,9 @@ pub(super) struct Line {
 
 #[derive(Debug)]
 struct LineState {
-    /// What is under way on it.
+    /// Operations under way on it.
     under_way: usize,
-    /// When something began or ended on it last.
+    /// Time of the last begin or end of an operation.
     since: Instant,
 }
 
@@ -39,12 +39,12 @@ impl Default for Line {
     }
 }
 
-/// Something is under way on a connection, as long as this lives.
+/// An operation under way on a connection, while this lives.
 #[derive(Debug)]
 pub(super) struct Engaged(Arc<Line>);
 
 impl Line {
-    /// Something begins on it.
+    /// Begin an operation.
     pub(super) fn engage(self: &Arc<Self>) -> Engaged {
         let mut state = self.state();
         *state = LineState { under_way: state.under_way + 1, since: Instant::now() };
@@ -64,12 +64,12 @@ impl Line {
         now.saturating_duration_since(self.state().since) > STALLED_AFTER
     }
 
-    /// Cuts it.
+    /// Cut the connection.
     pub(super) fn hang_up(&self) {
         self.cut.notify_one();
     }
 
-    /// Ends when somebody hangs up.
+    /// Completes when the connection is to be cut.
     pub(super) async fn hung_up(&self) {
         self.cut.notified().await;
     }
@@ -82,7 +82,7 @@ impl Drop for Engaged {
     }
 }
 
-/// See the module.
+/// Room for a limited number of connections; see the module.
 pub(super) struct Room {
     guests: Mutex<Guests>,
     guests_max: usize,
@@ -91,7 +91,7 @@ pub(super) struct Room {
 #[derive(Default)]
 struct Guests {
     last_number: u64,
-    /// In the order in which they came.
+    /// Connections in the order of arrival.
     by_number: BTreeMap<u64, Guest>,
 }
 
@@ -100,7 +100,7 @@ struct Guest {
     line: Arc<Line>,
 }
 
-/// One connection's place, as long as it lives.
+/// One connection's place, while it lives.
 pub(super) struct Place {
     room: Arc<Room>,
     number: u64,
@@ -109,13 +109,13 @@ pub(super) struct Place {
 }
 
 impl Room {
-    /// Room for so many.
+    /// Create a room with this capacity.
     pub(super) fn new(guests_max: usize) -> Arc<Self> {
         Arc::new(Self { guests: Mutex::default(), guests_max })
     }
 
-    /// A place for one more connection from there. Where more than half of the room is taken, a silent connection that
-    /// has stalled is cut for it; where all of it is, one that has stalled, else a silent one, else any.
+    /// A place for a new connection from `origin`. If more than half of the room is taken, a silent connection that has
+    /// stalled is cut for it. If all is taken, a stalled one is cut, else a silent one, else any.
     pub(super) fn enter(self: &Arc<Self>, origin: IpAddr, line: Arc<Line>) -> Place {
         self.enter_at(origin, line, Instant::now())
     }
@@ -133,7 +133,7 @@ impl Room {
         Place { room: Arc::clone(self), number, line }
     }
 
-    /// The connection that is cut for a newcomer.
+    /// The connection to cut for a newcomer.
     fn makes_room(&self, guests: &Guests, now: Instant) -> Option<u64> {
         let taken = guests.by_number.len();
         let idle = |line: &Line| line.is_silent() && line.has_stalled(now);
@@ -148,7 +148,7 @@ impl Room {
     }
 }
 
-/// The site that an address belongs to: of IPv6 the /48, for one site has as many /64 of it as it likes.
+/// The site of an address: for IPv6 the /48, because one site can use any /64 in it.
 fn site(origin: IpAddr) -> IpAddr {
     match origin {
         IpAddr::V4(_) => origin,
@@ -157,7 +157,7 @@ fn site(origin: IpAddr) -> IpAddr {
 }
 
 impl Guests {
-    /// The oldest of such connections from the network that has the most of them, of the site that has the most.
+    /// The oldest matching connection, from the network with the most of them, in the site with the most.
     fn oldest_of_the_most(&self, is_such: impl Fn(&Line) -> bool) -> Option<u64> {
         let such: Vec<(u64, IpAddr)> = self
             .by_number
@@ -170,7 +170,7 @@ impl Guests {
     }
 }
 
-/// Those of the group that most of them are of; among equals, of the one that came first.
+/// The members of the largest group; on a tie, of the group that came first.
 fn of_the_most(guests: &[(u64, IpAddr)], group: impl Fn(IpAddr) -> IpAddr) -> Vec<(u64, IpAddr)> {
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for (_, origin) in guests {
@@ -184,7 +184,7 @@ fn of_the_most(guests: &[(u64, IpAddr)], group: impl Fn(IpAddr) -> IpAddr) -> Ve
 impl Drop for Place {
     fn drop(&mut self) {
         let mut guests = self.room.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have been cut.
+        // It may have been cut already.
         guests.by_number.remove(&self.number);
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         place.line.hung_up().now_or_never().is_some()
     }
 
-    /// Connections that came from there, in that order.
+    /// New connections from this address.
     fn come(room: &Arc<Room>, from: u8, count: usize) -> Vec<Place> {
         (0..count).map(|_| room.enter(address(from), Arc::default())).collect()
     }
@@ -214,7 +214,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    /// A moment at which everything that is here now has stalled.
+    /// A time at which all present connections have stalled.
     fn later() -> Instant {
         Instant::now() + STALLED_AFTER + Duration::from_millis(1)
     }
@@ -242,7 +242,7 @@ mod tests {
         assert!(is_cut(&many[1]) && !is_cut(&others[0]) && !is_cut(&more[0]) && !is_cut(&last[0]));
     }
 
-    /// Connections that hang from many networks, one of each, against a site whose machines share one address.
+    /// Stalled connections, one each from many networks, against a site whose machines share one address.
     #[test]
     fn stalled_ones_go_before_a_large_site() {
         for speaks in [false, true] {

@@ -1,4 +1,4 @@
-//! How many connections one peer may have: nobody takes them all.
+//! Limits the connections of one peer.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::{Notify, futures::Notified};
 
-/// Counts the connections of each peer.
+/// Number of connections of each peer.
 #[derive(Clone, Default)]
 pub(super) struct Seats(Arc<Taken>);
 
@@ -18,14 +18,14 @@ struct Taken {
     freed: Notify,
 }
 
-/// One connection of a peer, as long as it lives.
+/// One connection of a peer, while it lives.
 pub(super) struct Seat {
     seats: Seats,
     peer: String,
 }
 
 impl Seats {
-    /// A seat for one more connection of `peer`. None: it has `seats_max` of them.
+    /// Take a seat for a new connection of `peer`. None: all `seats_max` are taken.
     pub(super) fn take(&self, peer: String, seats_max: usize) -> Option<Seat> {
         let mut taken = self.0.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(peer.clone()).or_default();

@@ -1,5 +1,5 @@
-//! Who is connected, and what waits to be sent to whom. One session per machine, the newest. What waits is bounded: an
-//! agent that does not read is cut off, and asks again when it comes back.
+//! Connected agents and their outgoing messages. Each machine has one session, the newest. Queues are bounded: an agent
+//! that stops reading is cut off, and asks again after it reconnects.
 
 use std::{
     collections::BTreeMap,
@@ -33,12 +33,12 @@ use crate::{
     engine::Outbox,
 };
 
-/// What may wait to be sent to one agent.
+/// Most bytes queued for one agent.
 const QUEUE_BYTES_MAX: usize = 1024 * 1024;
-/// What a message takes beside its bytes, at the most.
+/// Upper bound of a message's overhead.
 const MESSAGE_BYTES: usize = 256;
 
-/// The streams of the agents.
+/// The agents' streams.
 #[derive(Clone, Default)]
 pub struct Sessions(Arc<Inner>);
 
@@ -52,8 +52,7 @@ struct Inner {
     questions: Questions,
 }
 
-/// Questions about swarms on their way from the engine to whoever asks them. At most one for each machine that holds a
-/// slot is under way.
+/// Questions about swarms from the engine to the task that asks them. At most one per machine with a slot is under way.
 struct Questions {
     ask: mpsc::UnboundedSender<SwarmQuestion>,
     asked: Mutex<Option<mpsc::UnboundedReceiver<SwarmQuestion>>>,
@@ -67,7 +66,7 @@ impl Default for Questions {
 }
 
 impl Inner {
-    /// What was asked on a machine's stream is over with it.
+    /// End the requests on a machine's stream, which is over.
     fn end_of_session(&self, id: MachineId) {
         self.logs.end_of_session(id);
         self.swarm.end_of_session(id);
@@ -80,22 +79,22 @@ struct Session {
     queue: mpsc::UnboundedSender<CoordinatorMessage>,
     queued_bytes: Arc<AtomicUsize>,
     end: Option<oneshot::Sender<Status>>,
-    /// Why it was closed: who listens to its agent need not any more.
+    /// Why it was closed: the task that reads from its agent stops.
     closed: watch::Sender<Option<Status>>,
 }
 
 impl Session {
-    /// Ends the stream, with a word to a peer that listens.
+    /// End the stream, with a status for a peer that reads.
     fn close(mut self, status: Status) {
         self.closed.send_replace(Some(status.clone()));
         if let Some(end) = self.end.take() {
-            // The stream has ended by itself: just as well.
+            // The stream may have ended by itself.
             drop(end.send(status));
         }
     }
 }
 
-/// What one agent is sent: the response of its stream.
+/// Messages for one agent: the response of its stream.
 pub(super) struct Outgoing {
     queue: mpsc::UnboundedReceiver<CoordinatorMessage>,
     queued_bytes: Arc<AtomicUsize>,
@@ -127,7 +126,7 @@ impl Sessions {
         self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new session of a machine, in place of the one it may have. Returns its number and what goes out on it.
+    /// Open a machine's session, replacing an older one. Return its number and its outgoing messages.
     pub(super) fn open(&self, id: MachineId, caller: Caller) -> (u64, Outgoing) {
         let number = self.0.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let to = caller.address;
@@ -145,7 +144,7 @@ impl Sessions {
         (number, Outgoing { queue: outgoing, queued_bytes, end: ended, ended: false })
     }
 
-    /// Ends when this is not the machine's session any more, with what it was closed with.
+    /// Completes when the session is closed or replaced, with the reason.
     pub(super) fn over(&self, id: MachineId, number: u64) -> impl Future<Output = Status> + Send + use<> {
         let live = self.live();
         let session = live.get(&id).filter(|session| session.number == number);
@@ -159,7 +158,7 @@ impl Sessions {
         }
     }
 
-    /// Ends a session with a word to its peer, if it is still the machine's.
+    /// End a session with a status for its peer, if it is still the machine's.
     pub(super) fn end(&self, id: MachineId, number: u64, status: Status) {
         let session = {
             let mut live = self.live();
@@ -171,7 +170,7 @@ impl Sessions {
         }
     }
 
-    /// Ends every session, and whatever waits for [`Self::ending`]: the coordinator is going.
+    /// End every session, and complete [`Self::ending`]: the coordinator is ending.
     pub fn end_all(&self) {
         self.0.ending.send_replace(true);
         let live = std::mem::take(&mut *self.live());
@@ -181,17 +180,17 @@ impl Sessions {
         }
     }
 
-    /// Ends when the coordinator is going.
+    /// Completes when the coordinator ends.
     pub(super) fn ending(&self) -> impl Future<Output = Status> + Send + use<> {
         let mut ending = self.0.ending.subscribe();
         async move {
-            // Without sessions there is no coordinator either.
+            // If the sessions are gone, so is the coordinator.
             drop(ending.wait_for(|ending| *ending).await);
             going()
         }
     }
 
-    /// Sends to the machine's session; `number` says to which, if it matters. False: there is none.
+    /// Send to the machine's session; `number` restricts it to that session. False: the session is gone.
     pub(super) fn send(&self, id: MachineId, number: Option<u64>, body: Body) -> bool {
         let message = CoordinatorMessage { body: Some(body) };
         let bytes = message.encoded_len() + MESSAGE_BYTES;
@@ -213,17 +212,17 @@ impl Sessions {
         false
     }
 
-    /// Tells every agent where the coordinator is reached.
+    /// Tell every agent the coordinator's addresses.
     pub(super) fn tell_addresses(&self, addresses: Option<&Addresses>) {
         let Some(addresses) = addresses else { return };
         let ids: Vec<MachineId> = self.live().keys().copied().collect();
         for id in ids {
-            // One that is gone meanwhile hears of it when it comes back.
+            // An agent that has gone meanwhile is told when it comes back.
             self.send(id, None, addresses_told(addresses));
         }
     }
 
-    /// Asks a machine for an item's output, for `peer`.
+    /// Ask a machine for an item's output, for `peer`.
     pub(super) fn request_log(
         &self,
         peer: &str,
@@ -241,15 +240,15 @@ impl Sessions {
         ))
     }
 
-    /// A piece of output has come.
+    /// Deliver a piece of output.
     pub(super) fn log_came(&self, id: MachineId, chunk: wire::LogChunk) {
         self.0.logs.came(id, chunk);
     }
 
-    /// Asks a machine's agent something of its swarm, for this asker, and returns the answer.
+    /// Ask a machine's agent about its swarm, for this asker, and return the answer.
     ///
     /// # Errors
-    /// [`SwarmFailure`] of the agent's, or one that stands for no answer within `patience`.
+    /// [`SwarmFailure`] of the agent, or one for a missing answer after `patience`.
     pub async fn call_swarm(
         &self,
         (id, epoch): (MachineId, Epoch),
@@ -264,24 +263,24 @@ impl Sessions {
         pending.answer(patience).await
     }
 
-    /// The questions of the engine, for the one who asks them. None: somebody does already.
+    /// Questions of the engine, for the task that asks them. None: they are already taken.
     pub fn questions(&self) -> Option<mpsc::UnboundedReceiver<SwarmQuestion>> {
         self.0.questions.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// An answer about a swarm has come.
+    /// Deliver an answer about a swarm.
     pub(super) fn swarm_answered(&self, id: MachineId, answer: SwarmAnswer) {
         self.0.swarm.came(id, answer);
     }
 
-    /// Nobody reads this output any more.
+    /// End a request whose reader is gone.
     pub(super) fn cancel_log(&self, id: MachineId, request_id: u64) {
         self.0.logs.forget(id, request_id);
         self.send(id, None, Body::LogCancel(wire::LogCancel { request_id }));
     }
 }
 
-/// Where the coordinator is reached, as an agent is told.
+/// The coordinator's addresses as a message to an agent.
 pub(super) fn addresses_told(addresses: &Addresses) -> Body {
     Body::Addresses(wire::CoordinatorAddresses { addresses: addresses.clone().into() })
 }
@@ -299,7 +298,7 @@ impl Outbox for Sessions {
             Effect::Ack { id, session, seq, proof } => {
                 self.send(id, Some(session), Body::Ack(wire::Ack { seq: seq.0, proof: Some(proof.into()) }));
             }
-            // Nobody asks any more: the coordinator is going, and forgets what it wanted to know.
+            // If the receiver is gone, the coordinator is ending and the question is obsolete.
             Effect::AskSwarm(question) => drop(self.0.questions.ask.send(question)),
             Effect::Close { id, reason } => {
                 let session = self.live().remove(&id);

@@ -1,4 +1,4 @@
-//! What the engine says, as gRPC says it.
+//! Errors of the engine as gRPC statuses.
 
 use muster_proto::{
     IDENTITY_REVOKED,
@@ -14,17 +14,17 @@ use crate::{
     pki::{PkiError, VaultError},
 };
 
-/// What everybody is told whose token is not good, whatever is wrong with it.
+/// The one answer for all unacceptable tokens.
 pub(super) const TOKEN_REFUSED: &str = "\
     the join token was refused: it is unknown, expired, used up, revoked, or for another machine; ask an \
     operator which (`musterctl get tokens`) or for a new one (`musterctl token create`)";
 
-/// What the older of two streams of one machine is closed with. It happens once where an agent was restarted.
+/// Reason for closing the older of two streams of one machine. It occurs once after an agent's restart.
 pub(super) const SESSION_REPLACED: &str = "\
     SessionReplaced: a newer stream of this machine took over; if that goes on, another machine has its identity too, \
     as from a copied disk: enrol one of them anew (`muster-agent enroll --force`)";
 
-/// Which agent has what the items of a machine said.
+/// The agent that has the logs of a machine's items.
 pub(super) fn keeper_of_logs(row: Option<&MachineRow>, machine: &MachineName) -> Result<MachineId, Status> {
     let row = row.ok_or_else(|| Status::not_found(format!("there is no machine {machine}")))?;
     if row.revoked {
@@ -78,14 +78,14 @@ impl From<VaultError> for Status {
     }
 }
 
-/// What an agent is told whose identity was taken back: in words what everybody is told who is not accepted.
+/// The answer to an agent whose identity was revoked: the usual text for unacceptable credentials, plus a mark.
 pub(super) fn revoked() -> Status {
     let mut status = Status::unauthenticated(NOT_ACCEPTED);
     status.metadata_mut().insert(IDENTITY_REVOKED, MetadataValue::from_static("1"));
     status
 }
 
-/// What is our own fault: the peer is told where to look.
+/// The answer for an internal error: it points to the log.
 pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Status {
     tracing::error!(error, "a request failed");
     Status::internal("the coordinator failed; its log says why")

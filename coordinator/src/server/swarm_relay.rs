@@ -1,5 +1,4 @@
-//! Calls about a swarm that are under way to agents, and their answers on the way back. What is called nobody but the
-//! caller sees; nothing of it is stored.
+//! Swarm calls under way to agents, and their answers. Only the caller sees a call's content; nothing of it is stored.
 
 use std::{
     collections::BTreeMap,
@@ -12,31 +11,32 @@ use muster_proto::model::{
 };
 use tokio::{sync::oneshot, time::timeout};
 
-/// Bits of a call's id that count the calls of one epoch. The epoch stands above them: an answer that comes late is
-/// never taken for one to a later coordinator's call.
+/// Bits of a call's id for the count within one epoch. The higher bits hold the epoch, so a late answer matches only a
+/// call of its own coordinator.
 const COUNT_BITS: u32 = 32;
 
-/// Calls under way at one time, of all askers together.
+/// Most calls under way, over all askers.
 const CALLS_MAX: usize = 256;
-/// Of these, calls for machines that want to get in: the other half is left to drains and removals.
+/// Share of these for machines that want to join: the other half is for drains and removals.
 const CALLS_FOR_MACHINES_MAX: usize = CALLS_MAX / 2;
-/// Calls for one such machine. It makes them one after another; another one is left for the same after a lost stream.
+/// Most calls for one such machine. It makes them one after another; the second allows for a retry after a lost stream.
 const CALLS_FOR_MACHINE_MAX: usize = 2;
-/// Calls to one agent for machines that want to get in. It takes 8 at once, and some are left to drains and removals.
+/// Most calls to one agent for machines that want to join. An agent takes 8 at once; the rest is for drains and
+/// removals.
 const CALLS_TO_AGENT_FOR_MACHINES_MAX: usize = 6;
 
-/// For whom a call is made.
+/// On whose behalf a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
     /// The engine: an update or a removal waits for the answer.
     Engine,
-    /// A machine that wants to get into the swarm. It says itself how often it asks.
+    /// A machine that wants to join the swarm. It decides itself how often it asks.
     Machine(MachineId),
 }
 
 type Answer = Result<SwarmReply, SwarmFailure>;
 
-/// The calls under way.
+/// Calls under way.
 #[derive(Default)]
 pub(super) struct SwarmRelay(Mutex<Calls>);
 
@@ -46,7 +46,7 @@ struct Calls {
     open: BTreeMap<(MachineId, u64), Open>,
 }
 
-/// What was asked, for whom, and where the answer goes.
+/// The operation, the asker, and the receiver of the answer.
 struct Open {
     op: SwarmOp,
     asker: Asker,
@@ -58,7 +58,7 @@ impl Calls {
         self.open.iter().filter(|((to, _), open)| counts(*to, open.asker)).count()
     }
 
-    /// Why no more can be made to this agent for this asker.
+    /// Why a further call to this agent for this asker would exceed a limit.
     fn too_many(&self, to: MachineId, asker: Asker) -> Option<SwarmFailure> {
         let of_machines = |asker: Asker| asker != Asker::Engine;
         let shares = [
@@ -78,17 +78,17 @@ impl Calls {
     }
 }
 
-/// A call under way. Dropped, it is waited for no longer.
+/// A call under way. Dropping it ends the wait.
 pub(super) struct Pending<'a> {
     relay: &'a SwarmRelay,
     to: MachineId,
-    /// To be sent.
+    /// The call to send.
     pub(super) call: SwarmCall,
     answered: oneshot::Receiver<Answer>,
 }
 
 impl Pending<'_> {
-    /// Waits for the answer; a failure stands for none.
+    /// Wait for the answer; a missing one becomes a failure.
     pub(super) async fn answer(mut self, patience: Duration) -> Answer {
         let late = || failure(SwarmFailureCode::Timeout, format!("no answer within {} s", patience.as_secs_f32()));
         let gone = || failure(SwarmFailureCode::Engine, "the machine is not connected".to_owned());
@@ -98,7 +98,7 @@ impl Pending<'_> {
         }
     }
 
-    /// It could not be sent.
+    /// Record that sending the call failed.
     pub(super) fn unsent(&self) {
         self.relay.calls().open.remove(&(self.to, self.call.id));
     }
@@ -115,7 +115,7 @@ impl SwarmRelay {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new call to a machine, to be sent.
+    /// Open a new call to a machine; the caller sends it.
     pub(super) fn open(
         &self,
         to: MachineId,
@@ -134,7 +134,7 @@ impl SwarmRelay {
         Ok(Pending { relay: self, to, call, answered })
     }
 
-    /// An answer from an agent. What nobody waits for is dropped, and so is what does not answer the question.
+    /// Deliver an answer from an agent. An unexpected one is dropped; one for another operation becomes a failure.
     pub(super) fn came(&self, id: MachineId, answer: SwarmAnswer) {
         let Some(Open { op, caller, .. }) = self.calls().open.remove(&(id, answer.id)) else { return };
         let result = match answer.result {
@@ -143,11 +143,11 @@ impl SwarmRelay {
             }
             result => result,
         };
-        // A caller that has given up needs no answer.
+        // The caller may have given up.
         drop(caller.send(result));
     }
 
-    /// The machine's stream is over, and with it what was asked on it.
+    /// End the calls on the machine's stream, which is over.
     pub(super) fn end_of_session(&self, id: MachineId) {
         self.calls().open.retain(|(machine, _), _| *machine != id);
     }
@@ -176,7 +176,7 @@ mod tests {
         sessions.call_swarm((ID, Epoch(3)), op, Asker::Engine, patience).await.map_err(|failure| failure.code)
     }
 
-    /// Makes a call; `agent` says what the agent does about it.
+    /// Make a call; `agent` plays the agent's part.
     async fn called(
         op: SwarmOp,
         patience: Duration,
@@ -231,7 +231,7 @@ mod tests {
         assert!(open().is_ok(), "nobody waits for it any more");
     }
 
-    /// However many inputs they ask for: drains and removals go on, and so do others that join.
+    /// Drains, removals and other joining machines continue, however many inputs these ask for.
     #[tokio::test]
     async fn machines_that_join_do_not_take_all_calls() {
         let relay = SwarmRelay::default();

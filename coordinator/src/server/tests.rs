@@ -1,4 +1,4 @@
-//! The servers as their peers meet them: real sockets, real TLS, the real engine over a store in memory.
+//! The servers from outside: real sockets, real TLS, the real engine over a store in memory.
 
 mod access;
 mod credentials;
@@ -35,10 +35,10 @@ use crate::{
     store::MemoryStore,
 };
 
-/// Nothing here takes so long, unless it is broken.
+/// Timeout forevery step; only a bug takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Whose credentials are in the record of every [`World`].
+/// Credentials in the record of every [`World`].
 const PEOPLE: [&str; 11] = [
     "operator/anna",
     "operator/bert",
@@ -76,17 +76,17 @@ spec:
       - {name: hello, runner: bash, version: '1', phase: prepare, params: {script: echo hello}}
 ";
 
-/// A coordinator that serves.
+/// A running coordinator.
 struct World {
     address: SocketAddr,
     ca: Arc<Ca>,
     engine: EngineHandle,
-    /// When all certificates were issued but those that it enrols, and [`World::issued`].
+    /// Issue time of all certificates except those of enrolments and of [`World::issued`].
     began_ms: u64,
     _end: oneshot::Sender<()>,
 }
 
-/// A machine that is enrolled.
+/// An enrolled machine.
 struct Enrolled {
     id: MachineId,
     name: MachineName,

@@ -1,6 +1,6 @@
-//! TLS as the coordinator speaks it: 1.3 only, HTTP/2 only, its certificate made anew in good time, sessions never
-//! resumed. A client need not show a certificate, and one it shows is only proved to be its own here: whether it says
-//! anything to us is judged when the connection stands (`judge.rs`), where we can answer in words.
+//! The coordinator's TLS: 1.3 only, HTTP/2 only, a certificate renewed in good time, resumption of sessions disabled.
+//! Client certificates are optional, and here only possession of the key is proved. Whether a certificate is acceptable
+//! is decided after the handshake (`judge.rs`), where the answer can be in words.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,10 +20,10 @@ use rustls::{
 use super::WallClock;
 use crate::pki::{Ca, PkiError, SERVER_LIFETIME, Validity};
 
-/// The server's side of TLS.
+/// The server's TLS configuration.
 ///
 /// # Errors
-/// [`PkiError`] if there is no certificate for the coordinator.
+/// [`PkiError`] if issuing the coordinator's certificate fails.
 pub(super) fn server_config(ca: Arc<Ca>, clock: WallClock) -> Result<Arc<ServerConfig>, PkiError> {
     let own = OwnCertificate { ca, clock, current: Mutex::new(None) };
     own.fresh()?;
@@ -39,8 +39,8 @@ pub(super) fn server_config(ca: Arc<Ca>, clock: WallClock) -> Result<Arc<ServerC
     Ok(Arc::new(config))
 }
 
-/// The coordinator's certificate. Its key is never on disk; looked at in each handshake, so that neither a long run
-/// nor a clock that was set leaves us with one that is out of date.
+/// The coordinator's certificate. Its key stays in memory. Its validity is checked in each handshake, so it stays valid
+/// over a long run or a change of the clock.
 struct OwnCertificate {
     ca: Arc<Ca>,
     clock: WallClock,
@@ -51,7 +51,7 @@ impl OwnCertificate {
     fn fresh(&self) -> Result<Arc<CertifiedKey>, PkiError> {
         let now_ms = (self.clock)();
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        // Half of its life must still lie before it.
+        // At least half of its lifetime must remain.
         let renew_from_ms = Validity::from(now_ms, SERVER_LIFETIME / 2).not_after_ms;
         let good = |validity: &Validity| validity.not_before_ms <= now_ms && renew_from_ms <= validity.not_after_ms;
         if let Some((_, key)) = current.as_ref().filter(|(validity, _)| good(validity)) {
@@ -76,7 +76,7 @@ impl ResolvesServerCert for OwnCertificate {
     }
 }
 
-/// Proves that a client has the key of the certificate it shows, and nothing else.
+/// Proves only that a client has the key of the certificate it presents.
 #[derive(Debug)]
 struct Possession(WebPkiSupportedAlgorithms);
 

@@ -1,5 +1,5 @@
-//! How many may watch at once, and how many look at the facts at a time, for a watch or once: to look at a thousand
-//! machines is work, and agents must not wait for it.
+//! Limits on concurrent watches and on concurrent reads of the facts, for a watch or once. Reading a thousand machines
+//! is work that would delay agents.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::{
     status::internal,
 };
 
-/// Watches at once, of all peers.
+/// Most watches at once, of all peers.
 const WATCHES_MAX: usize = 512;
-/// Watches of one peer at once. `musterctl watch` has three.
+/// Most watches at once of one peer. `musterctl watch` has three.
 const WATCHES_OF_PEER_MAX: usize = 64;
-/// Looks at once.
+/// Most concurrent reads.
 const LOOKS_MAX: usize = 2;
 
-/// All watches there are.
+/// Limiter of all watches.
 #[derive(Clone)]
 pub(super) struct Watches {
     seats: Seats,
@@ -31,14 +31,14 @@ impl Default for Watches {
     }
 }
 
-/// One watch, as long as it lives.
+/// One watch, while it lives.
 pub(super) struct Watching {
     watches: Watches,
     _seats: (Seat, Seat),
 }
 
 impl Watches {
-    /// One more, of this peer.
+    /// Begin a watch of this peer.
     pub(super) fn begin(&self, peer: &str) -> Result<Watching, Status> {
         let too_many = |whose: &str, most: usize| {
             let message = format!("TooManyWatches: {whose} have {most} watches open; end one and try again");
@@ -51,8 +51,8 @@ impl Watches {
         Ok(Watching { watches: self.clone(), _seats: (own, one) })
     }
 
-    /// Looks, when it is its turn, where no agent waits for it. Whoever goes away meanwhile ends no look that has
-    /// begun, so it keeps its turn until it is over.
+    /// Run a read in its turn, on a blocking thread, so that agents are served meanwhile. If the caller goes away, a
+    /// running read continues and keeps its turn to the end.
     pub(super) async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
         let turn = Arc::clone(&self.looks).acquire_owned().await.map_err(|error| internal(&error))?;
         let looked = tokio::task::spawn_blocking(move || {
@@ -62,7 +62,7 @@ impl Watches {
         looked.await.map_err(|error| internal(&error))
     }
 
-    /// All turns, until they are dropped: nobody looks.
+    /// All turns: reads wait until this is dropped.
     #[cfg(test)]
     pub(super) async fn stopped(&self) -> tokio::sync::OwnedSemaphorePermit {
         let all = u32::try_from(LOOKS_MAX).expect("a small number");

@@ -1,9 +1,9 @@
-//! The store in one file (redb). One batch is one transaction, on disk before `commit` returns. The file is locked for
-//! as long as a handle lives, so two coordinators cannot write the same record.
+//! The store in one file (redb). One batch is one transaction, on disk before `commit` returns. The file is locked
+//! while a handle lives, so only one coordinator can write a record.
 //!
-//! After a crash redb goes back to the commit before when the newest does not verify, for it may be half written. What
-//! was acknowledged must not go that way, so each commit is numbered, and a mark beside the file names the newest
-//! (`mark.rs`): a file that ends with another is refused.
+//! After a crash, redb falls back to the previous commit if the newest one fails verification, because it may be half
+//! written. An acknowledged commit must not be lost that way. So each commit is numbered, and a mark beside the file
+//! names the newest (`mark.rs`): a file that ends with another commit is refused.
 
 use std::{
     fs, io,
@@ -21,14 +21,14 @@ use super::{
     mark::{Commit, CommitRow, Mark},
 };
 
-/// The database's page cache. The facts are in memory anyway; this is for writing.
+/// The database's page cache. The facts are in memory anyway; the cache is for writing.
 const CACHE_BYTES: usize = 8 * 1024 * 1024;
-/// Of the file and of its copies: a join token's digest and the sealed CA key are in it.
+/// Mode of the file and of its copies: they contain digests of join tokens and the sealed CA key.
 pub(super) const FILE_MODE: u32 = 0o600;
-/// What redb's repair reports as its progress when the newest commit did not verify, and when one did.
+/// Progress values that redb's repair reports: the newest commit failed verification, or one passed.
 const NEWEST_IS_BAD: f64 = 0.2;
 const NEWEST_IS_GOOD: f64 = 0.5;
-/// Of a file's mode, what is allowed.
+/// The permission bits of a file's mode.
 const PERMISSION_MASK: u32 = 0o7777;
 
 type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
@@ -37,7 +37,7 @@ const fn definition(table: Table) -> Definition {
     TableDefinition::new(table.name())
 }
 
-/// The row that numbers commits: in a table of its own, for it is no part of the record.
+/// The row that numbers commits, in a table of its own because it is outside the record.
 const COMMITS: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("commit");
 const NEWEST_KEY: &str = "newest";
 
@@ -54,29 +54,29 @@ impl FileId {
     }
 }
 
-/// What a look at the places of a store and of its mark came to.
+/// Result of checking the paths of a store and of its mark.
 #[derive(Debug)]
 pub enum Place {
-    /// Both are where they were.
+    /// Both are unchanged.
     Kept,
-    /// The mark was lost, or damaged: it is made again.
+    /// The mark was lost or damaged, and has been created again.
     MarkMade {
-        /// Where it is.
+        /// Path of the mark.
         mark: PathBuf,
     },
-    /// The file system does not say.
+    /// The file system returned an error.
     Unknown {
-        /// What it says.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// A handle on the store's file. Clones share it: the engine writes, a backup reads beside it.
+/// A handle on the store's file. Clones share it: the engine writes, while a backup reads.
 #[derive(Clone)]
 pub struct EmbeddedStore {
     database: Arc<Database>,
     path: Arc<Path>,
-    /// The open file.
+    /// Identity of the open file.
     file: FileId,
     marking: Marking,
 }
@@ -84,17 +84,17 @@ pub struct EmbeddedStore {
 /// Where the newest commit is marked.
 #[derive(Clone)]
 enum Marking {
-    /// Nowhere: nobody goes on from this copy.
+    /// Nowhere: no coordinator continues from this copy.
     Never,
     /// Beside the store, from the next commit on. Until then the mark there is another store's.
     FromNextCommit,
-    /// There.
+    /// In this mark.
     At(Arc<Mutex<Mark>>),
 }
 
 impl EmbeddedStore {
-    /// Opens the store at `path`, which must be there. Every page is checked, and that its newest commit is the one
-    /// that was acknowledged last.
+    /// Open the store at `path`, which must exist. Check every page, and that its newest commit is the last one
+    /// acknowledged.
     ///
     /// # Errors
     /// [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::OtherFormat`], [`StoreError::NotNewest`] or
@@ -105,7 +105,7 @@ impl EmbeddedStore {
         Ok(Self { marking, ..store })
     }
 
-    /// Opens the store at `path`, which may be an older copy. The first commit makes it the one to go on from.
+    /// Open the store at `path`, which may be an older copy. Its first commit makes it the current store.
     ///
     /// # Errors
     /// [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::OtherFormat`] or [`StoreError::Open`].
@@ -119,8 +119,8 @@ impl EmbeddedStore {
         };
         let mut builder = builder();
         builder.set_repair_callback(move |repair| {
-            // The newest commit is damaged, and redb would go back to the one before. After a crash that is right: what
-            // is half written was never acknowledged. In a file that was closed in order it was.
+            // The newest commit is damaged, and redb would fall back to the one before. After a crash that is right: a
+            // half-written commit was never acknowledged. In a file that was closed in order, it was.
             if closed_in_order && (NEWEST_IS_BAD..NEWEST_IS_GOOD).contains(&repair.progress()) {
                 repair.abort();
             }
@@ -135,7 +135,7 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// Has this store a record, and no number of its newest commit? Every build since the first release numbers them.
+    /// Does this store have a record but lack a commit number? Every build since the first release numbers commits.
     fn numbers_no_commits(&self) -> Result<bool, redb::Error> {
         let transaction = self.database.begin_read()?;
         let has = |found: Result<_, redb::TableError>| match found {
@@ -146,12 +146,12 @@ impl EmbeddedStore {
         Ok(has(transaction.open_table(definition(Table::Meta)))? && !has(transaction.open_table(COMMITS))?)
     }
 
-    /// Are the file and its mark where they were opened? A mark that is lost is made again: without it the next start
-    /// would refuse a store that is whole.
+    /// Check that the file and its mark are where they were opened. A lost mark is created again: otherwise the next
+    /// start would refuse an intact store.
     ///
     /// # Errors
     /// [`StoreError::Moved`]: the store was moved or removed, or another is in its place. [`StoreError::Mark`]: the
-    /// mark is lost, and cannot be made again.
+    /// mark is lost, and creating it again failed.
     pub fn check_place(&self) -> Result<Place, StoreError> {
         match is_gone(&fs::metadata(&self.path), self.file) {
             Ok(false) => {}
@@ -161,7 +161,8 @@ impl EmbeddedStore {
         let Marking::At(mark) = &self.marking else { return Ok(Place::Kept) };
         let (mut mark, path) = (locked(mark), Mark::path(&self.path));
         let error = |source| StoreError::Mark { mark: path.clone(), source };
-        // Read under the lock: no newer commit is marked meanwhile. One not marked yet may be, for it is durable.
+        // Read under the lock, so that the mark stays as it is meanwhile. A durable commit counts even before it is
+        // marked.
         let newest = self.newest().map_err(|source| error(io::Error::other(source)))?;
         let names_it = |marked: Commit| marked == newest.commit || newest.follows(&marked);
         if !mark.is_lost() && mark.read().map_err(error)?.is_some_and(names_it) {
@@ -179,7 +180,7 @@ impl EmbeddedStore {
         let marked = mark.as_ref().map(Mark::read).transpose().map_err(error)?.flatten();
         match (mark, marked) {
             (Some(mark), Some(marked)) if marked == newest.commit => Ok(mark),
-            // The power was cut between the two, before anybody heard of the commit.
+            // The power was cut between the two, before the commit was acknowledged.
             (Some(mark), Some(marked)) if newest.follows(&marked) => {
                 mark.write(newest.commit).map_err(error)?;
                 Ok(mark)
@@ -193,7 +194,7 @@ impl EmbeddedStore {
         }
     }
 
-    /// The newest commit, as the file has it.
+    /// The newest commit according to the file.
     fn newest(&self) -> Result<CommitRow, redb::Error> {
         let transaction = self.database.begin_read()?;
         match transaction.open_table(COMMITS) {
@@ -203,7 +204,7 @@ impl EmbeddedStore {
         }
     }
 
-    /// Makes a new store at `path`, where nothing may be.
+    /// Create a new store at `path`, which must be free.
     ///
     /// # Errors
     /// [`StoreError::Open`].
@@ -213,7 +214,7 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// Makes a new store without a mark.
+    /// Create a new, unmarked store.
     fn create_copy(path: &Path) -> Result<Self, StoreError> {
         let open_error = |error: io::Error| opening(path, error.into());
         let mut options = fs::OpenOptions::new();
@@ -226,21 +227,21 @@ impl EmbeddedStore {
         Ok(Self { database: Arc::new(database), path: path.into(), file: opened, marking: Marking::Never })
     }
 
-    /// Makes a new store at `path`, where nothing may be, that holds these rows from the first moment it is there.
+    /// Create a new store at `path`, which must be free. It appears there complete, with these rows.
     ///
     /// # Errors
-    /// [`StoreError::Open`], [`StoreError::Full`], [`StoreError::Commit`]; then there is no file at `path`.
+    /// [`StoreError::Open`], [`StoreError::Full`], [`StoreError::Commit`]; then `path` stays free.
     pub fn create_with(path: &Path, rows: &[Change]) -> Result<(), StoreError> {
         Self::place(path, rows, |made| {
             let error = |error: io::Error| opening(path, error.into());
             let newest = made.newest().map_err(|error| StoreError::Read(Box::new(error)))?;
             Mark::create(path, newest.commit).map(drop).map_err(error)
         })
-        // A mark without its store is of no use.
+        // A mark is useless if its store is missing.
         .inspect_err(|_| drop(fs::remove_file(Mark::path(path))))
     }
 
-    /// The same; `ready` is called when all but the file's name is there.
+    /// The same; `ready` is called when everything but the file's name exists.
     fn place(
         path: &Path,
         rows: &[Change],
@@ -250,7 +251,7 @@ impl EmbeddedStore {
         part.push(".part");
         let part = PathBuf::from(part);
         let open_error = |error: io::Error| opening(path, error.into());
-        // What an earlier attempt left.
+        // Left over from an earlier attempt.
         if part.exists() {
             fs::remove_file(&part).map_err(open_error)?;
         }
@@ -259,7 +260,7 @@ impl EmbeddedStore {
             ready(&store)
         });
         let placed = made.and_then(|()| fs::rename(&part, path).map_err(open_error));
-        // Half a store is of no use, and the disk may be full because of it.
+        // A partial store is useless, and may be what filled the disk.
         placed.inspect_err(|_| drop(fs::remove_file(&part))).map_err(|error| match error {
             StoreError::Full { .. } => StoreError::Full { path: path.to_owned() },
             error => error,
@@ -303,7 +304,7 @@ impl EmbeddedStore {
         Ok(newest)
     }
 
-    /// Makes it known that a commit is the newest. Nobody may hear of the commit before.
+    /// Mark a commit as the newest. Must happen before the commit is acknowledged.
     fn write_mark(&mut self, newest: CommitRow) -> io::Result<()> {
         match &self.marking {
             Marking::Never => {}
@@ -331,10 +332,10 @@ fn locked(mark: &Mutex<Mark>) -> MutexGuard<'_, Mark> {
     mark.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Is another file, or none, where the one with this id was?
+/// Is the file with this id gone from its path, or replaced?
 ///
 /// # Errors
-/// Nobody can tell: the file system answered with another error, as of a broken disk or a server that is away.
+/// Unknown: the file system returned another error, as for a broken disk or an unreachable server.
 pub(super) fn is_gone(found: &io::Result<fs::Metadata>, id: FileId) -> io::Result<bool> {
     match found {
         Ok(found) => Ok(FileId::of(found) != id),
@@ -388,7 +389,7 @@ fn opening(path: &Path, error: DatabaseError) -> StoreError {
         DatabaseError::Storage(StorageError::Corrupted(_) | StorageError::LockPoisoned(_))
         | DatabaseError::RepairAborted
         | DatabaseError::UpgradeRequired(_) => damaged(path, error.into()),
-        // redb says so of a file that ends too early.
+        // redb's error for a file that ends too early.
         DatabaseError::Storage(StorageError::Io(ref io)) if io.kind() == io::ErrorKind::UnexpectedEof => {
             damaged(path, error.into())
         }
@@ -408,7 +409,7 @@ fn in_use(path: &Path) -> StoreError {
     StoreError::InUse { path: path.to_owned(), holder: holder(path) }
 }
 
-/// None: there is no file at `path`, it is the directory that is closed.
+/// None: the file is missing because the directory itself is closed.
 fn closed(path: &Path) -> Option<StoreError> {
     let file = fs::metadata(path).ok()?;
     let (owner, mode, us) = (file.uid(), file.mode() & PERMISSION_MASK, geteuid().as_raw());

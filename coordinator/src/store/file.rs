@@ -1,4 +1,4 @@
-//! The file under the embedded store: locked as long as it is open, and never trusted when it is opened.
+//! The file under the embedded store: locked while it is open, and distrusted while it is being opened.
 
 use std::{
     fmt, fs, io,
@@ -12,23 +12,23 @@ use std::{
 
 use redb::StorageBackend;
 
-/// Every file of redb begins so.
+/// First bytes of every redb file.
 pub(super) const MAGIC: &[u8] = b"redb\x1A\x0A\xA9\x0D\x0A";
-/// Behind the magic number redb keeps flags. These two say how it was closed.
+/// redb keeps flags after the magic number. These two say how it was closed.
 const RECOVERY_REQUIRED: u8 = 2;
 const TWO_PHASE_COMMIT: u8 = 4;
 
 /// A file that only one process has open.
 ///
-/// Of a file that was closed in order redb believes everything and panics where it should not have. So while it is
-/// being opened we show it as a file that was not: then redb checks every page before it uses it.
+/// redb trusts a file that was closed in order, and panics if it is damaged. So, while opening it, present it as one
+/// that was left open: then redb checks every page before use.
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: fs::File,
     distrust: Arc<AtomicBool>,
 }
 
-/// Ends the distrust when the file is open.
+/// Ends the distrust of the file once it is open.
 pub(super) struct Distrust(Arc<AtomicBool>);
 
 impl Drop for Distrust {
@@ -44,7 +44,7 @@ impl fmt::Debug for Distrust {
 }
 
 impl LockedFile {
-    /// Takes the lock. None: another process has it.
+    /// Take the lock. None: another process has it.
     pub(super) fn lock(file: fs::File) -> io::Result<Option<(Self, Distrust)>> {
         match file.try_lock() {
             Ok(()) => {
@@ -56,7 +56,7 @@ impl LockedFile {
         }
     }
 
-    /// Does it begin as a store does, and was it closed in order? None: it is no store.
+    /// Does it begin as a store, and was it closed in order? None: it is some other file.
     pub(super) fn closed_in_order(&self) -> io::Result<Option<bool>> {
         let mut head = [0; MAGIC.len() + 1];
         match self.file.read_exact_at(&mut head, 0) {
@@ -94,8 +94,8 @@ impl StorageBackend for LockedFile {
     }
 }
 
-/// The process that holds the lock on `path`, if the kernel tells. Its lines are
-/// `1: FLOCK ADVISORY WRITE PID DEVICE:INODE …`.
+/// The process that holds the lock on `path`, if the kernel tells. Its lines are `1: FLOCK ADVISORY WRITE PID
+/// DEVICE:INODE …`.
 pub(super) fn holder(path: &Path) -> Option<u32> {
     let inode = format!(":{}", fs::metadata(path).ok()?.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;

@@ -1,6 +1,6 @@
-//! The store's high-water mark: a small file beside it that names the newest commit. It is durable after the commit
-//! and before anybody hears of it. A store that has lost its newest commit, to damage or to an older copy in its place,
-//! is told by it.
+//! The store's high-water mark: a small file beside it that names the newest commit. It becomes durable after the
+//! commit and before the acknowledgement. It detects a store that has lost its newest commit, by damage or by an older
+//! copy in its place.
 
 use std::{
     fs, io,
@@ -15,36 +15,36 @@ use uuid::Uuid;
 
 use super::embedded::{FILE_MODE, FileId, is_gone, sync_directory};
 
-/// Bytes of a commit's number and id.
+/// Length of a commit's number and id.
 const COMMIT_BYTES: usize = 24;
-/// The same twice: the row of a commit names the one before it, too.
+/// Length of a commit's row, which also has the id of the commit before.
 const ROW_BYTES: usize = 40;
-/// SHA-256.
+/// Length of a SHA-256.
 const SUM_BYTES: usize = 32;
-/// Where the second slot begins: no disk tears one write over both.
+/// Distance between the slots: a torn write affects only one.
 const SLOT_BYTES: u64 = 4096;
 const SLOTS: u64 = 2;
-/// Of the file, from the beginning on: no write of a mark changes its length.
+/// Length of the file from the beginning: writing a mark keeps it.
 const FILE_BYTES: usize = 8192;
 
-/// A commit of a store. The id is random: two histories that part have different commits of one number.
+/// A commit of a store. The id is random: histories that diverge have different commits of one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Commit {
-    /// Counts from 1.
+    /// Number from 1.
     pub(super) number: u64,
     id: [u8; 16],
 }
 
-/// A commit as its store holds it.
+/// A commit as stored in its store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CommitRow {
     pub(super) commit: Commit,
-    /// Id of the commit before it.
+    /// Id of the previous commit.
     before: [u8; 16],
 }
 
 impl CommitRow {
-    /// The commit that follows on this one.
+    /// The next commit after this one.
     pub(super) fn next(self) -> Self {
         let commit = Commit { number: self.commit.number + 1, id: Uuid::new_v4().into_bytes() };
         Self { commit, before: self.commit.id }
@@ -57,13 +57,13 @@ impl CommitRow {
         bytes
     }
 
-    /// None: these are no such bytes.
+    /// None: the bytes are invalid.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (commit, before) = bytes.split_at_checked(COMMIT_BYTES)?;
         Some(Self { commit: Commit::from_bytes(commit)?, before: before.try_into().ok()? })
     }
 
-    /// Is this the commit right after that one?
+    /// Is this the commit right after `marked`?
     pub(super) fn follows(&self, marked: &Commit) -> bool {
         self.commit.number == marked.number + 1 && self.before == marked.id
     }
@@ -82,7 +82,7 @@ impl Commit {
         Some(Self { number: u64::from_be_bytes(number.try_into().ok()?), id: id.try_into().ok()? })
     }
 
-    /// Odd and even numbers have slots of their own: what is torn is the newer of the two.
+    /// Odd and even numbers have separate slots: only the newer one can be torn.
     const fn offset(&self) -> u64 {
         self.number % SLOTS * SLOT_BYTES
     }
@@ -91,19 +91,19 @@ impl Commit {
 /// An open mark.
 pub(super) struct Mark {
     file: Box<dyn StorageBackend>,
-    /// Where the file has its name. None: it has none.
+    /// Path and identity of the file, if it has a path.
     place: Option<(PathBuf, FileId)>,
 }
 
 impl Mark {
-    /// The mark that belongs to the store at `store`.
+    /// Path of the mark for the store at `store`.
     pub(super) fn path(store: &Path) -> PathBuf {
         let mut path = store.as_os_str().to_owned();
         path.push(".mark");
         path.into()
     }
 
-    /// Opens the mark of the store at `store`. None: there is none.
+    /// Open the mark of the store at `store`, if it exists.
     pub(super) fn open(store: &Path) -> io::Result<Option<Self>> {
         let path = Self::path(store);
         match fs::OpenOptions::new().read(true).write(true).open(&path) {
@@ -113,14 +113,14 @@ impl Mark {
         }
     }
 
-    /// Makes the mark of the store at `store`, in the place of another. It names this commit from the first moment it
-    /// is there, and belongs to whom the store does.
+    /// Create the mark of the store at `store`, replacing any other. It appears with this commit, and has the store's
+    /// owner.
     pub(super) fn create(store: &Path, commit: Commit) -> io::Result<Self> {
         let path = Self::path(store);
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
-        // What an earlier attempt left.
+        // Left over from an earlier attempt.
         match fs::remove_file(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -128,7 +128,7 @@ impl Mark {
         let mut options = fs::OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(FILE_MODE).open(&part)?;
         file.write_all_at(&[0; FILE_BYTES], 0)?;
-        // Root works beside the service's user, who could not open what is root's.
+        // Root may run this for the service's user, who needs access to the file.
         if let Ok(owner) = fs::metadata(store)
             && geteuid().is_root()
         {
@@ -147,17 +147,17 @@ impl Mark {
         Ok(Self { place: Some((path, id)), ..Self::on(File(file)) })
     }
 
-    /// The mark on this file.
+    /// A mark in this file.
     pub(super) fn on(file: impl StorageBackend) -> Self {
         Self { file: Box::new(file), place: None }
     }
 
-    /// Is another file, or none, where this one was? While nobody can tell, it is not.
+    /// Is the file gone from its path, or replaced? False while that is unknown.
     pub(super) fn is_lost(&self) -> bool {
         self.place.as_ref().is_some_and(|(path, id)| is_gone(&fs::metadata(path), *id).unwrap_or(false))
     }
 
-    /// The newest commit that is marked. None: no slot is whole.
+    /// The newest marked commit. None: both slots are invalid.
     pub(super) fn read(&self) -> io::Result<Option<Commit>> {
         let mut newest: Option<Commit> = None;
         for slot in 0..SLOTS {
@@ -174,7 +174,7 @@ impl Mark {
         Ok(newest)
     }
 
-    /// Marks a commit; durable when this returns.
+    /// Mark a commit; durable on return.
     pub(super) fn write(&self, commit: Commit) -> io::Result<()> {
         let bytes = commit.to_bytes();
         let record = [&bytes[..], digest(&SHA256, &bytes).as_ref()].concat();
@@ -183,7 +183,7 @@ impl Mark {
     }
 }
 
-/// A write touches no metadata, and costs one flush.
+/// A file whose writes leave the metadata alone and cost one flush.
 #[derive(Debug)]
 struct File(fs::File);
 

@@ -1,4 +1,4 @@
-//! A store without a disk, for the simulator and tests. Cloning it copies its rows: that is its backup, too.
+//! A diskless store, for the simulator and tests. Cloning copies its rows, which also serves as its backup.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,5 +1,5 @@
-//! Where the coordinator's record is durable. The engine is the only writer; nothing else commits while it runs.
-//! A store knows rows of bytes (`row.rs`) and never looks inside them.
+//! Durable storage of the coordinator's record. The engine is the only writer while it runs. To a store, rows are
+//! opaque bytes (`row.rs`).
 
 mod embedded;
 mod file;
@@ -18,26 +18,26 @@ pub use row::{Change, Row, Table};
 
 /// A durable set of rows.
 pub trait Store: Send {
-    /// Every row, in the order of tables and keys.
+    /// Load every row, in the order of tables and keys.
     ///
     /// # Errors
-    /// [`StoreError`] if it cannot be read in full. There is no half an answer.
+    /// [`StoreError`] if reading fails anywhere; an answer is always complete.
     fn load(&self) -> Result<Vec<Row>, StoreError>;
 
-    /// Makes a batch durable, as a whole or not at all, before it returns.
+    /// Make a batch durable before returning, all or nothing.
     ///
     /// # Errors
-    /// [`StoreError`]. Whether the batch is durable is then unknown: the process must end and load again.
+    /// [`StoreError`]. Then it is unknown whether the batch is durable: the process must end and load again.
     fn commit(&mut self, batch: &[Change]) -> Result<(), StoreError>;
 
-    /// Writes a copy of the last committed state to a new file, which can take the place of the original.
+    /// Write a copy of the last committed state to a new file, which can replace the original.
     ///
     /// # Errors
-    /// [`StoreError`] if the file cannot be written; then there is none at `to`.
+    /// [`StoreError`] if writing the file fails; then `to` stays free.
     fn backup(&self, to: &Path) -> Result<(), StoreError>;
 }
 
-/// What a store failed at.
+/// Why a store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process holds the store.
@@ -48,10 +48,10 @@ pub enum StoreError {
     InUse {
         /// The store's file.
         path: PathBuf,
-        /// The process, if it can be told.
+        /// The process, if known.
         holder: Option<u32>,
     },
-    /// The file is not what we wrote.
+    /// The file differs from what was written.
     #[error(
         "the store {} is damaged; keep the file for inspection, put the newest backup in its place (a file made by \
          `muster-coordinator backup`), then run `muster-coordinator recover`", path.display()
@@ -59,11 +59,11 @@ pub enum StoreError {
     Damaged {
         /// The store's file.
         path: PathBuf,
-        /// What the database says.
+        /// The database's error.
         #[source]
         source: Box<redb::Error>,
     },
-    /// It has no number of its newest commit, as every store of a release has.
+    /// It lacks a commit number, which every store of a release has.
     #[error(
         "the store {} is of another format, of a build of Muster before its first release; this one does not read it. \
          It is whole: the build that wrote it can still run on it. For this one make a new record (`muster-coordinator \
@@ -73,7 +73,7 @@ pub enum StoreError {
         /// The store's file.
         path: PathBuf,
     },
-    /// The newest commit of the file is not the one that was acknowledged last.
+    /// The newest commit of the file differs from the last one acknowledged.
     #[error(
         "the store {} ends with commit {commit}, and {}: its newest commits are damaged, or another copy is in its \
          place, and it would undo what was acknowledged since. Keep the file for inspection, put the newest backup in \
@@ -89,22 +89,22 @@ pub enum StoreError {
         path: PathBuf,
         /// Number of its newest commit.
         commit: u64,
-        /// The file that names the newest commit.
+        /// The mark's file, which names the newest commit.
         mark: PathBuf,
-        /// Number of that commit. None: the file names none.
+        /// Number of the marked commit, if there is one.
         marked: Option<u64>,
     },
-    /// The file that is open is not at its place any more.
+    /// The open file has left its path.
     #[error(
         "the store {} was moved, removed or replaced while this coordinator ran on it: what it acknowledged since \
          then is in the file that is gone from there. Put that file back (if only an older copy is left, \
          `muster-coordinator recover`), then start the coordinator", path.display()
     )]
     Moved {
-        /// Where it was opened.
+        /// Path at which it was opened.
         path: PathBuf,
     },
-    /// The mark is lost, and cannot be made again.
+    /// The mark is lost, and creating it again failed.
     #[error(
         "{}, which names the newest commit of the store, is lost or damaged, and cannot be made again; until it is, \
          the next start is refused: see to that directory and its disk", mark.display()
@@ -112,11 +112,11 @@ pub enum StoreError {
     Mark {
         /// The mark's file.
         mark: PathBuf,
-        /// Why it cannot be made.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The file is another user's.
+    /// The file belongs to another user.
     #[error(
         "user {us} may not open the store {}: it belongs to user {owner} (mode {mode:o}). If it is a copy that root \
          put there, `muster-coordinator recover` as root makes it over to the owner of the state directory; so does \
@@ -125,46 +125,46 @@ pub enum StoreError {
     Closed {
         /// The store's file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner's id.
         owner: u32,
-        /// What its owner allows.
+        /// Its mode.
         mode: u32,
-        /// Who we are.
+        /// Our own user id.
         us: u32,
     },
-    /// The file cannot be opened or made.
+    /// Opening or creating the file failed.
     #[error("cannot open the store {}", path.display())]
     Open {
         /// The store's file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<redb::Error>,
     },
-    /// A row cannot be read.
+    /// Reading a row failed.
     #[error("cannot read the store")]
     Read(#[source] Box<redb::Error>),
-    /// There is no space left, on the disk or of what our user may have of it. A batch may not be durable.
+    /// The disk, or our user's quota, is full. It is unknown whether the batch is durable.
     #[error("no space left for {}: make room on its disk", path.display())]
     Full {
         /// The file of the store, or of its copy.
         path: PathBuf,
     },
-    /// A batch may not be durable.
+    /// It is unknown whether a batch is durable.
     #[error("cannot make a change durable in the store {}", path.display())]
     Commit {
         /// The store's file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<redb::Error>,
     },
-    /// A copy cannot be made.
+    /// Writing a copy failed.
     #[error("cannot write a copy of the store to {}", path.display())]
     Backup {
-        /// Where to.
+        /// Path of the copy.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

@@ -1,12 +1,12 @@
-//! What the store holds, and what a batch does to it: rows of bytes under a table and a key. The facts (`facts.rs`)
-//! give the bytes their meaning; the stores do not look inside. PURE: the core imports this file.
+//! Rows of the store and changes in a batch: bytes under a table and a key. Only the facts (`facts.rs`) interpret the
+//! bytes. PURE: the core imports this file.
 
 /// A table of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     /// Single values of the coordinator: its epoch, the record's format.
     Meta,
-    /// The certificate authority. Written once by `init`, read by `pki.rs`; no part of the facts.
+    /// The certificate authority. Written once by `init`, read by `pki.rs`; outside the facts.
     Pki,
     /// Clusters, by name.
     Clusters,
@@ -18,13 +18,13 @@ pub enum Table {
     Statuses,
     /// Machine identities that are refused, by id.
     Denied,
-    /// Credentials of people and programs, by role and name; never their keys.
+    /// Credentials of people and programs, by role and name; their keys are left out.
     Credentials,
     /// Rollouts, by name.
     Rollouts,
-    /// Workload locks, by `<cluster>/<controller>/<machine>`; of the cluster itself without a machine.
+    /// Workload locks, by `<cluster>/<controller>/<machine>`; the machine is left out for the cluster's own.
     Locks,
-    /// Join tokens, by id; of the secret there is a digest only.
+    /// Join tokens, by id; only a digest of the secret is stored.
     Tokens,
     /// Secrets, by `<cluster>/<name>` or `<name>`; their values are sealed with the key file.
     Secrets,
@@ -74,23 +74,23 @@ impl Table {
 /// One row: its table, its key, its value.
 pub type Row = (Table, String, Vec<u8>);
 
-/// One change of a batch. A batch is durable as a whole or not at all.
+/// One change of a batch. A batch becomes durable as a whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The row has this value from now on.
+    /// Set the row to this value.
     Put {
-        /// Of this table.
+        /// Its table.
         table: Table,
-        /// Under this key.
+        /// Its key.
         key: String,
         /// The new value.
         value: Vec<u8>,
     },
-    /// There is no such row from now on. Deleting what is not there is no error.
+    /// Delete the row, if it exists.
     Delete {
-        /// Of this table.
+        /// Its table.
         table: Table,
-        /// Under this key.
+        /// Its key.
         key: String,
     },
 }

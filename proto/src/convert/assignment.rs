@@ -8,7 +8,7 @@ use crate::{
     wire,
 };
 
-/// Most late variables an assignment carries. There are two.
+/// Most late variables an assignment carries. Two exist today.
 const VARIABLES_MAX: usize = 64;
 
 impl From<&Assignment> for wire::Assignment {
@@ -75,7 +75,7 @@ impl TryFrom<wire::Assignment> for Assignment {
         }
         let epoch = Epoch(counted("assignment.epoch", wire.epoch)?);
         let generation = Generation(counted("assignment.generation", wire.generation)?);
-        // Its own success would count no more, and it would run again for ever.
+        // The item's own success would be ignored, and it would run again forever.
         if items.iter().any(|item| item.redo_up_to >= generation) {
             return Err(WireError::new("item.redo_up_to", "not a list before this one"));
         }
@@ -120,7 +120,7 @@ impl TryFrom<wire::AssignedItem> for AssignedItem {
         if wire.cleared_attempts > ATTEMPT_MAX {
             return Err(WireError::new("item.cleared_attempts", "nobody can have tried so often"));
         }
-        // A permit that has run out when it comes would be asked for again for ever.
+        // The agent would ask again forever for a permit that expires on receipt.
         if (wire.permit == 0) != (wire.start_within_ms == 0) {
             return Err(WireError::new("item.start_within_ms", "does not fit the permit"));
         }

@@ -6,13 +6,13 @@ use crate::{
     wire,
 };
 
-/// Most network interfaces and disks a machine reports; a machine with more reports the first ones.
+/// Most network interfaces and disks a machine reports; it drops the rest.
 const DEVICES_MAX: usize = 512;
 
-/// Most containers a machine names; one with more names the first ones.
+/// Most containers a machine names; it drops the rest.
 pub const CONTAINERS_MAX: usize = 64;
 
-/// Whatever a machine calls its disks and itself, a peer takes it.
+/// Makes all names of disks and machines valid for the wire.
 impl From<&HostFacts> for wire::HostFacts {
     fn from(facts: &HostFacts) -> Self {
         let interface = |nic: &NetworkInterface| wire::NetworkInterface {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::convert::LINE_BYTES_MAX;
 
-    /// A change of facts that were good.
+    /// Makes valid facts invalid.
     type Change = fn(&mut wire::HostFacts);
 
     #[test]

@@ -9,34 +9,34 @@ use crate::{
     wire,
 };
 
-/// An agent's first message: what its ledger holds and what its machine is.
+/// First message of an agent: the contents of its ledger and the facts of its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// As enrolled.
+    /// Name of the machine, as enrolled.
     pub name: MachineName,
-    /// Of the ledger that the following events come from.
+    /// Ledger that the following events come from.
     pub ledger_id: LedgerId,
-    /// Of the binary.
+    /// Version of the agent binary.
     pub agent_version: String,
-    /// Highest epoch ever seen.
+    /// Highest epoch seen so far.
     pub epoch: Epoch,
-    /// Highest generation ever accepted.
+    /// Highest generation accepted so far.
     pub generation: Generation,
-    /// Highest event that was ever acknowledged.
+    /// Highest event acknowledged so far.
     pub acked_seq: Seq,
     /// Highest phase in the accepted assignment.
     pub reach: Option<Phase>,
-    /// Of every item slot.
+    /// Status of every item slot.
     pub statuses: Vec<ItemStatus>,
-    /// What the machine is.
+    /// Facts of the machine.
     pub facts: HostFacts,
-    /// An item of the accepted assignment runs or is due: the agent goes on by itself.
+    /// An item of the accepted assignment runs or is due: the agent continues by itself.
     pub busy: bool,
-    /// Proves the epoch.
+    /// Proof of the epoch.
     pub epoch_code: AuthCode,
-    /// Proves the generation. None: nothing was accepted.
+    /// Proof of the generation, once an assignment was accepted.
     pub list: Option<ListProof>,
-    /// Proves the highest acknowledged event. None: nothing was acknowledged.
+    /// Proof of the highest acknowledged event, if there is one.
     pub acked: Option<AckProof>,
 }
 

@@ -12,10 +12,10 @@ use crate::{
 
 /// Longest hostname, address or service name in an answer.
 const NAME_BYTES_MAX: usize = 256;
-/// Longest token. Docker's have 85 bytes.
+/// Longest token. Docker's tokens have 85 bytes.
 const TOKEN_BYTES_MAX: usize = 256;
 
-/// The generated form would show the tokens.
+/// The generated implementation would print the tokens.
 impl fmt::Debug for wire::SwarmTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SwarmTokens").field("swarm_id", &self.swarm_id).finish_non_exhaustive()
@@ -42,7 +42,7 @@ fn labels(field: &'static str, labels: SwarmLabels) -> Result<SwarmLabels, WireE
     if are_labels_few(&labels) { Ok(labels) } else { Err(WireError::new(field, "too many")) }
 }
 
-/// Converts between an enum of the model and its twin on the wire, of which `Unspecified` is no value.
+/// Convert between an enum of the model and its wire counterpart; the wire's `Unspecified` is invalid.
 macro_rules! twins {
     ($to_wire:ident, $from_wire:ident, $name:ident, $field:literal, $($variant:ident),+) => {
         const fn $to_wire(value: $name) -> i32 {

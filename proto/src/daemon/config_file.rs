@@ -1,4 +1,4 @@
-//! Configuration files of both daemons: TOML, small, and right in every field.
+//! Configuration files of both daemons: small TOML files. Every field must be valid.
 
 use std::{
     fs, io,
@@ -8,47 +8,47 @@ use std::{
 
 use serde::de::DeserializeOwned;
 
-/// A longer configuration file is no configuration file.
+/// Longest configuration file accepted; a longer one is some other file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// A configuration file that cannot be used.
+/// Why a configuration file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigFileError {
-    /// It cannot be read.
+    /// Reading the file failed.
     #[error("cannot read the configuration {} (--config names another)", path.display())]
     Read {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// It is something else.
+    /// The file is too long to be a configuration.
     #[error("the configuration {} is longer than {} KiB; is it the right file?", path.display(), FILE_BYTES_MAX / 1024)]
     TooLong {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is not what it should be.
+    /// The file is invalid.
     #[error("the configuration {} is not right", path.display())]
     Parse {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and what.
+        /// Position and cause.
         #[source]
         source: Box<toml::de::Error>,
     },
 }
 
 impl ConfigFileError {
-    /// Is there no such file?
+    /// Is the file missing?
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// What the file says.
+/// Read a configuration file.
 ///
 /// # Errors
 /// [`ConfigFileError`].

@@ -1,6 +1,6 @@
-//! Where the log goes: to the journal, field by field, when stderr is connected to it; else to stderr, a line each.
-//! The level comes from `MUSTER_LOG` (`info` unless set). Pure code does not log. Whatever is said of others' names and
-//! texts, a record stays one line and holds nothing that a terminal obeys.
+//! Destination of the log: the journal, with separate fields, when stderr is connected to it; else one line per record
+//! on stderr. `MUSTER_LOG` sets the level (`info` by default). Pure code does not log. Text from other parties is
+//! escaped: each record stays one line and is safe for a terminal.
 
 use std::{env, fmt::Write as _, io};
 
@@ -22,16 +22,17 @@ use tracing_subscriber::{
 
 use crate::{model::MachineName, printable::printable};
 
-/// Names the level, `debug`, or levels by module, `info,muster_agent::link=debug,muster_coordinator::server=trace`.
+/// Variable with the level, `debug`, or levels by module,
+/// `info,muster_agent::link=debug,muster_coordinator::server=trace`.
 pub const LEVEL_VARIABLE: &str = "MUSTER_LOG";
-/// Target of the audit record's lines. They are in the log at every level: it is the copy that an attacker who has the
-/// record does not have.
+/// Target of the audit record's lines. They are logged at every level: this copy is out of reach of an attacker who
+/// controls the record.
 pub const AUDIT_TARGET: &str = "muster_coordinator::audit";
 /// Prefix of our fields in the journal: `journalctl MUSTER_MACHINE=worker-1`.
 const FIELD_PREFIX: &str = "muster_";
 
-/// Sets the log up for this process. Again: nothing happens. In the journal every record carries the name of the
-/// `machine`, if one is given: that of the agent is its own, a coordinator names those it speaks of.
+/// Set up the log for this process, on the first call. With a `machine`, every record in the journal carries its name:
+/// an agent passes its own, a coordinator names machines per record.
 pub fn init(machine: Option<&MachineName>) {
     let wanted = env::var(LEVEL_VARIABLE).unwrap_or_default();
     let (filter, fault) = match filter(&wanted) {
@@ -45,7 +46,7 @@ pub fn init(machine: Option<&MachineName>) {
         Some(journal) => registry.with(journal).try_init(),
         None => registry.with(to_stderr()).try_init(),
     };
-    // The only way to fail is to have been set up before.
+    // Setup fails only if it has been done before.
     if outcome.is_ok()
         && let Some(fault) = fault
     {
@@ -53,25 +54,25 @@ pub fn init(machine: Option<&MachineName>) {
     }
 }
 
-/// A line for each record.
+/// Writes one line per record.
 fn to_stderr<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
     let lines = tracing_subscriber::fmt::layer().compact().with_ansi(false).with_target(false);
     lines.with_writer(|| Lines(io::stderr()))
 }
 
-/// Sets the log up for a command that does a daemon's work while that does not run: the audit record's lines go to
-/// stderr, and to the journal if there is one, where they count as the daemon's (`journalctl -u UNIT`).
+/// Set up the log for a command that works in place of a stopped daemon. The audit record's lines go to stderr, and to
+/// the journal if present, where they count as the daemon's (`journalctl -u UNIT`).
 pub fn init_beside(unit: &str) {
     let fields = [("OBJECT_SYSTEMD_UNIT", unit)];
     let journal = JournalLog::new().ok().map(|log| Journal::new(log.with_extra_fields(fields), None));
     let stderr = (!connected_to_journal()).then(to_stderr);
     let registry = Registry::default().with(filter_fn(|metadata| metadata.target() == AUDIT_TARGET));
-    // The only way to fail is to have been set up before.
+    // Setup fails only if it has been done before.
     drop(registry.with(journal).with(stderr).try_init());
 }
 
-/// Reads levels: one for all, which is info if it is not named, and others by module. Whoever mistypes one would hear
-/// nothing any more: the library takes a word that it does not know for the name of a module.
+/// Parse levels: one foreverything (`info` by default) and others by module. The library would take a mistyped level
+/// for the name of a module and silence the log.
 fn filter(text: &str) -> Result<EnvFilter, String> {
     let directives = || text.split(',').map(str::trim).filter(|directive| !directive.is_empty());
     let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
@@ -91,16 +92,16 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
     Ok(filter.add_directive(audit.parse().map_err(|fault| format!("\"{audit}\": {fault}"))?))
 }
 
-/// Prefix of what our own modules say.
+/// Prefix of our own modules.
 const OURS: &str = "muster";
 
-/// Libraries print what they send and get when they are asked for details, and tokens and passwords with it: of them no
-/// level shows more than `info`.
+/// Libraries print what they send and receive at detailed levels, tokens and passwords included: show theirs at `info`
+/// at most.
 fn is_shown(metadata: &Metadata<'_>) -> bool {
     *metadata.level() <= Level::INFO || metadata.target().starts_with(OURS)
 }
 
-/// Where each record is written at once, as `tracing` does it: whatever is in it, it becomes one printable line.
+/// Writer that gets each record in one call, as `tracing` writes it, and makes it one printable line.
 struct Lines<W>(W);
 
 impl<W: io::Write> io::Write for Lines<W> {
@@ -116,11 +117,11 @@ impl<W: io::Write> io::Write for Lines<W> {
     }
 }
 
-/// Sends events to the journal with their fields and those of the spans around them. `tracing`'s own bridge to `log`
-/// would flatten the fields into the text.
+/// Sends events to the journal with their fields and those of their spans. `tracing`'s own bridge to `log` would
+/// flatten the fields into the text.
 struct Journal<L> {
     log: L,
-    /// In every record.
+    /// Fields of every record.
     always: Fields,
 }
 
@@ -149,7 +150,7 @@ impl Visit for Fields {
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         let mut text = String::new();
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         write!(text, "{value:?}").ok();
         self.record_str(field, &text);
     }
@@ -220,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what it is given, a line each.
+    /// Keeps each log entry as a line.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<String>>>);
 
@@ -261,7 +262,7 @@ mod tests {
         }
     }
 
-    /// What a peer may try: a record of its own, colours, and text that reads backwards.
+    /// Text that a peer may send to forge log records: a second record, colours, reversed reading direction.
     const FORGED: &str = "w1\n2026-01-01T00:00:00Z  INFO all is well \x1b]0;x\x07\x1b[31m\u{9b}2J\u{202e}";
 
     fn log_forgeries() {

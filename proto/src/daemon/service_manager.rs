@@ -1,6 +1,5 @@
-//! News for whoever started the daemon (`sd_notify`): that it is ready, what it is doing, that it lives, that it
-//! stops. Without a service manager nothing is sent. News are best effort: one that does not arrive is no failure of
-//! ours, and a missing sign of life is what the watchdog is for.
+//! Notifications to the service manager (`sd_notify`): ready, status, watchdog, stopping. They are sent only if there
+//! is a service manager. They are best effort: a loss is ignored, and the watchdog handles missing signs of life.
 
 use std::time::{Duration, Instant};
 
@@ -8,27 +7,27 @@ use sd_notify::{NotifyState, notify, watchdog_enabled};
 
 use crate::convert::as_line;
 
-/// Signs of life within one period of the watchdog; with one of them late, the next still comes in time.
+/// Keep-alives per watchdog period; when one is late, the next still arrives in time.
 const FEEDS_PER_PERIOD: u32 = 3;
 
-/// The daemon does its work from now on.
+/// Notify that the daemon is ready.
 pub fn ready() {
     notify(&[NotifyState::Ready]).ok();
 }
 
-/// The daemon has begun to stop.
+/// Notify that the daemon is stopping.
 pub fn stopping() {
     notify(&[NotifyState::Stopping]).ok();
 }
 
-/// One line for `systemctl status`, sent when it is another than before.
+/// Status line for `systemctl status`, sent when it changes.
 #[derive(Debug, Default)]
 pub struct StatusLine {
     last: String,
 }
 
 impl StatusLine {
-    /// Says it, if it is new. A line break would begin another message to the service manager, so none is passed on.
+    /// Send the line if it is new. Line breaks are removed: each would begin another message to the service manager.
     pub fn say(&mut self, text: &str) {
         let line = as_line(text);
         if line != self.last {
@@ -38,22 +37,22 @@ impl StatusLine {
     }
 }
 
-/// The watchdog of this process, to be fed by the loop that must not hang and by nothing else.
+/// Watchdog of this process. Only the loop that it guards may feed it.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// None = nobody watches.
+    /// Interval between keep-alives. None: the watchdog is off.
     every: Option<Duration>,
     fed_at: Option<Instant>,
 }
 
 impl Watchdog {
-    /// As the service manager wants it (`WatchdogSec=`).
+    /// The watchdog that the service manager asks for (`WatchdogSec=`).
     #[must_use]
     pub fn from_environment() -> Self {
         Self { every: watchdog_enabled().map(|period| period / FEEDS_PER_PERIOD), fed_at: None }
     }
 
-    /// Says that the loop turns, if that is due.
+    /// Send a keep-alive if one is due.
     pub fn feed(&mut self) {
         let Some(every) = self.every else { return };
         let now = Instant::now();
@@ -63,7 +62,7 @@ impl Watchdog {
         }
     }
 
-    /// How long the loop may wait for something to do. None = as long as it likes.
+    /// How long the loop may wait for work. None: forever.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         let every = self.every?;

@@ -1,4 +1,4 @@
-//! The signals that end a daemon, and SIGHUP, which never does so in silence.
+//! The signals that end a daemon, and SIGHUP, which is always logged.
 
 use std::{
     fs::{self, File},
@@ -8,22 +8,22 @@ use std::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::warn;
 
-/// Signals that are waited for, from when this is made.
+/// Signal handlers, installed on creation.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// None: whoever started it has it ignored (`nohup`), and so it stays.
+    /// None: SIGHUP was ignored when the process started (`nohup`), and stays ignored.
     hangup: Option<Signal>,
-    /// Was it started on a terminal? Then SIGHUP says that the terminal is closed.
+    /// Was it started on a terminal? Then SIGHUP means that the terminal was closed.
     on_terminal: bool,
 }
 
 impl Signals {
-    /// Begins to wait: a signal that comes from now on is not lost, and ends nothing by itself.
+    /// Install the handlers: from now on signals are queued instead of ending the process.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -33,8 +33,8 @@ impl Signals {
         })
     }
 
-    /// Waits until the daemon is to end; returns the name of the signal that says so. Settings are read at the start
-    /// only, so a service that is told to reload them says that it does not, and goes on.
+    /// Wait for a signal to end; return its name. Settings are read at the start only, so a reload signal is logged and
+    /// otherwise ignored.
     pub async fn wait_for_end(&mut self) -> &'static str {
         loop {
             tokio::select! {
@@ -57,12 +57,12 @@ async fn received(signal: Option<&mut Signal>) {
     }
 }
 
-/// Was this process started with the signal ignored? What cannot be read says no.
+/// Was this process started with the signal ignored? False if unreadable.
 fn is_ignored(signal: SignalKind) -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
 }
 
-/// By the mask `SigIgn` of a process, in hexadecimal digits: bit 0 is signal 1.
+/// Is the signal in `SigIgn`, a process's mask in hexadecimal? Bit 0 is signal 1.
 fn ignores(status: &str, signal: SignalKind) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Whether a daemon may trust its state directory. Another user who can change it, or a directory on the way to it, can
-//! put something there that the daemon reads, obeys and writes to.
+//! Whether a daemon may trust its state directory. Another user who can change it or a parent directory can plant files
+//! that the daemon reads, obeys and writes to.
 
 use std::{
     ffi::OsString,
@@ -8,36 +8,36 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Mode bits: everybody may write; but only the owner of a file may rename or remove it.
+/// Mode bits: writable for all users; only a file's owner may rename or remove it.
 const EVERYBODY: u32 = 0o002;
 const STICKY: u32 = 0o1000;
-/// The kernel follows no more on one way (MAXSYMLINKS).
+/// Most symbolic links the kernel follows on one path (MAXSYMLINKS).
 const LINKS_MAX: usize = 40;
 
-/// Why a state directory is not to be trusted, and the command that mends it.
+/// Why a state directory is untrusted, and the command that fixes it.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirFault {
-    /// It is another user's.
+    /// It belongs to another user.
     #[error(
         "the state directory {} belongs to user {owner}, and this runs as user {us}: run it as that user; or look at \
          what is in it, then `chown -R {us} {}`",
         path.display(), path.display()
     )]
     Foreign {
-        /// Its path.
+        /// Path of the directory.
         path: PathBuf,
         /// Its owner's id.
         owner: u32,
-        /// Our own.
+        /// Our own user id.
         us: u32,
     },
-    /// Everybody can change what is in it, or what is on the way to it.
+    /// It, or a directory on its path, is writable for all users.
     #[error("everybody can change what is in {}: look at it, then `chmod o-w {}`", path.display(), path.display())]
     Open {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory on the way is another user's.
+    /// A directory on its path belongs to another user.
     #[error(
         "{} on the way to the state directory belongs to user {owner}, who can put another in its place: look at what \
          is in it, then `chown root {}`; or name a place with --state-dir that only root can change (a unit of systemd \
@@ -50,19 +50,19 @@ pub enum StateDirFault {
         /// Its owner's id.
         owner: u32,
     },
-    /// It is, or on the way to it is, a symbolic link where everybody can make one.
+    /// It, or a part of its path, is a symbolic link in a directory that is writable for all users.
     #[error(
         "{} is a symbolic link to {}, and everybody can make links there: name that directory itself with --state-dir, \
          or, if it was not you who made the link, `rm {}`",
         path.display(), target.display(), path.display()
     )]
     OpenLink {
-        /// Its path.
+        /// Path of the link.
         path: PathBuf,
-        /// Where it leads to.
+        /// Target of the link.
         target: PathBuf,
     },
-    /// It is, or on the way to it is, another user's symbolic link.
+    /// It, or a part of its path, is another user's symbolic link.
     #[error(
         "the state directory is reached by {}, a symbolic link of user {owner}, who can lead it elsewhere: `rm {}`, \
          and make a directory or a link of root's in its place",
@@ -74,20 +74,20 @@ pub enum StateDirFault {
         /// Its owner's id.
         owner: u32,
     },
-    /// It cannot be looked at.
+    /// Examining a path failed.
     #[error("cannot look at {}", path.display())]
     File {
-        /// Its path.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// Checks a state directory as far as it is there: it is root's or one of `owners`' (user ids), nobody else can change
-/// it, and so is what is on the way to it. A group may change it: whoever put somebody into it meant it so. A symbolic
-/// link of theirs is followed, for only they can have made it, and where it leads to is checked likewise.
+/// Check a state directory and its path, as far as they exist. All must belong to root or to one of `owners` (user
+/// ids), and other users must have no write access. A group may have write access: its members were added on purpose.
+/// Symbolic links of these users are followed, and their targets are checked in the same way.
 ///
 /// # Errors
 /// [`StateDirFault`].
@@ -101,8 +101,8 @@ pub fn check(path: &Path, us: u32, owners: &[u32]) -> Result<(), StateDirFault> 
     if found.mode() & EVERYBODY != 0 { Err(StateDirFault::Open { path }) } else { Ok(()) }
 }
 
-/// Goes to a path step by step, as the kernel does, and checks what is on the way. What is there, by its real path.
-/// None: it is not there yet.
+/// Walk a path step by step, as the kernel does, and check every step. Return the real path and its metadata, if it
+/// exists.
 fn follow(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Option<(PathBuf, fs::Metadata)>, StateDirFault> {
     let mut left = steps(path);
     let mut at = PathBuf::from("/");
@@ -124,7 +124,7 @@ fn follow(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Option<(PathBuf,
         if !trusted(found_next.uid()) {
             return Err(StateDirFault::ForeignLink { path: next, owner: found_next.uid() });
         }
-        // The owner of a link is no proof there: with another name, anybody can put one of root's own in place.
+        // A link's owner is no proof here: any user can move one of root's own links into place under another name.
         if found.mode() & EVERYBODY != 0 {
             return Err(StateDirFault::OpenLink { path: next, target });
         }
@@ -138,7 +138,7 @@ fn follow(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Option<(PathBuf,
     Ok(Some((at, found)))
 }
 
-/// The steps of a path, the first last.
+/// The components of a path, in reverse order.
 fn steps(path: &Path) -> Vec<OsString> {
     let step = |part: Component<'_>| match part {
         Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
@@ -157,7 +157,7 @@ fn way_is_trusted(dir: &Path, found: &fs::Metadata, trusted: impl Fn(u32) -> boo
     Ok(())
 }
 
-/// What is at a path, links not followed. None: nothing.
+/// Metadata of a path, if it exists; links are not followed.
 fn look(path: &Path) -> Result<Option<fs::Metadata>, StateDirFault> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// A user that is neither root nor we.
+    /// A user other than root and ourselves.
     const OTHER: u32 = 4_000_000;
 
     #[test]

@@ -1,4 +1,4 @@
-//! What every update backs up before it changes anything.
+//! Backups that every update makes before it changes anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,24 +11,24 @@ use super::{
 
 /// Time limit of one attempt at a backup, in milliseconds.
 const BACKUP_MS: u64 = 2 * 3600 * 1000;
-/// MKE wants to be told that its backup has no passphrase; root alone can read it.
+/// Argument that disables the passphrase of MKE's backup; only root can read the backup.
 const MKE_ARGS: (&str, &str) = ("args", "--no-passphrase");
-/// How MKE is reached: what a backup takes from the item that installs it.
+/// Access to MKE: params that a backup takes from the item that installs MKE.
 const MKE_ACCESS: &[&str] = &["image", "admin_user", "admin_password", "port"];
 
-/// How an update backs up what the machines form: params of the runners, beside those that the update sets itself.
+/// How an update backs up Swarm and MKE: params of the runners, in addition to those that the update sets itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backups {
-    /// Of `swarm-backup`.
+    /// Params of `swarm-backup`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub swarm: BTreeMap<String, String>,
-    /// Of `mke`.
+    /// Params of `mke`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mke: BTreeMap<String, String>,
 }
 
 impl Backups {
-    /// Is nothing said of them?
+    /// Are both sets of params empty?
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -41,14 +41,14 @@ impl Backups {
         item((SWARM_COPY_ITEM, version), RunnerKind::SwarmBackup, Phase::Prepare, params)
     }
 
-    /// The item that copies it with Docker stopped: it disturbs the machine.
+    /// The item that copies the swarm state with Docker stopped; it is disruptive.
     #[must_use]
     pub fn consistent_copy(&self, version: &str) -> StateItem {
         let params = with(self.swarm.clone(), "mode", "consistent");
         item((CONSISTENT_COPY_ITEM, version), RunnerKind::SwarmBackup, Phase::Deploy, params)
     }
 
-    /// The item that backs up MKE, which one of these items installs or upgrades.
+    /// The item that backs up MKE. `control` holds the item that installs or upgrades it.
     #[must_use]
     pub fn of_mke(&self, control: &[StateItem], version: &str) -> StateItem {
         let install = control.iter().find(|item| item.runner == RunnerKind::Mke);
@@ -80,7 +80,7 @@ fn item(
         phase,
         timeout_ms: BACKUP_MS,
         retries: RETRIES_DEFAULT,
-        // One copy more does no harm, and a run of MKE that was cut off from its item is followed.
+        // A second backup is harmless, and the runner follows an MKE run that outlived its item.
         on_interrupt: OnInterrupt::Rerun,
         disruptive: None,
         ignore_changes: BTreeSet::new(),

@@ -1,12 +1,12 @@
-//! Lengths of time as manifests, documents and options have them: `7d`, `24h`, `1h30m`, `90s`.
+//! Durations as written in manifests, documents and options: `7d`, `24h`, `1h30m`, `90s`.
 
 use serde::{Deserialize, Deserializer, Serializer, de};
 
 /// Days, hours, minutes and seconds in milliseconds.
 const UNITS: [(char, u64); 4] = [('d', 86_400_000), ('h', 3_600_000), ('m', 60_000), ('s', 1000)];
 
-/// Milliseconds of a text of days, hours, minutes and seconds, in this order, each at most once. None: it is no such
-/// text.
+/// Parse days, hours, minutes and seconds, in this order, each at most once, into milliseconds. None: the text is
+/// invalid.
 #[must_use]
 pub fn duration_ms(text: &str) -> Option<u64> {
     let mut rest = text;
@@ -22,8 +22,8 @@ pub fn duration_ms(text: &str) -> Option<u64> {
     (rest.is_empty() && !text.is_empty()).then_some(total_ms)
 }
 
-/// The text of so many milliseconds, in hours at most, as LCM has it. None: they are no whole seconds, as no manifest
-/// can say.
+/// A duration as text, with hours as the largest unit, as in LCM. None: it has a fraction of a second, which manifests
+/// cannot express.
 fn duration_text(ms: u64) -> Option<String> {
     let mut text = String::new();
     let mut left_ms = ms;
@@ -39,7 +39,7 @@ fn duration_text(ms: u64) -> Option<String> {
     }
 }
 
-/// For fields in milliseconds that are text in documents; what is no whole seconds stays a number.
+/// For fields in milliseconds that documents show as text; a value with fractions of a second stays a number.
 pub(super) fn serialize<S: Serializer>(ms: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     match duration_text(*ms) {
         Some(text) => serializer.serialize_str(&text),
@@ -47,7 +47,7 @@ pub(super) fn serialize<S: Serializer>(ms: &u64, serializer: S) -> Result<S::Ok,
     }
 }
 
-/// Text, or a number of milliseconds.
+/// Accept text, or a number of milliseconds.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,14 +1,14 @@
 use serde::{Deserialize, Serialize};
 
-/// What a machine says of itself.
+/// Facts that a machine reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
-    /// As the kernel has it.
+    /// As the kernel reports it.
     pub hostname: String,
-    /// The address the cluster uses. None = none found: the machine stays `Uninitialized`.
+    /// The address that the cluster uses. None = unknown: the machine stays `Uninitialized`.
     pub internal_ip: Option<String>,
-    /// All but loopback, by name.
+    /// All interfaces but loopback, by name.
     pub interfaces: Vec<NetworkInterface>,
     /// `PRETTY_NAME` of os-release.
     pub os: String,
@@ -18,7 +18,7 @@ pub struct HostFacts {
     pub architecture: String,
     /// Unix milliseconds.
     pub boot_time_ms: u64,
-    /// Of this boot: `/proc/sys/kernel/random/boot_id`.
+    /// Id of this boot: `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// IANA name where known.
     pub timezone: String,
@@ -26,15 +26,15 @@ pub struct HostFacts {
     pub cpu_model: String,
     /// Logical processors.
     pub cpu_count: u32,
-    /// Of main memory.
+    /// Size of main memory.
     pub memory_bytes: u64,
-    /// Block devices, by name: those that are mounted, and whole disks of which nothing is.
+    /// Block devices, by name: the mounted ones, and entirely unmounted disks.
     pub disks: Vec<Disk>,
-    /// Does the machine say that it wants a reboot? Unknown means no.
+    /// Does the machine say that it needs a reboot? Unknown means no.
     pub reboot_required: bool,
-    /// Why, as far as the machine tells.
+    /// Reason for the reboot, as far as the machine tells.
     pub reboot_reason: String,
-    /// Names of running containers that no Swarm drain moves: of no service, not MKE's, not Muster's. The first ones.
+    /// Names of running containers that a Swarm drain leaves, up to the limit: outside services, MKE and Muster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<String>,
 }
@@ -59,11 +59,11 @@ pub struct Disk {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
-    /// Where it is mounted. Empty = it is not, nor is any part of it.
+    /// Mount point of the device or of a part of it; empty if unmounted.
     pub mount_point: String,
 }
 
-/// The first label of a hostname, in lower case. None: it is one that any machine may have, `localhost` or an address.
+/// The first label of a hostname, in lower case. None: many machines may have the name, as `localhost` or an address.
 #[must_use]
 pub fn own_label(hostname: &str) -> Option<String> {
     let label = hostname.split('.').next().unwrap_or_default().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! What a cluster's manifest wants around its updates.
+//! Hooks around the updates of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,39 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use super::{ItemName, MachineName, MachineType, OnInterrupt, Phase, RunnerKind, StateItem};
 
-/// Items that run once in every update, on machines of their own choice.
+/// Items that run once in every update, on the machines they name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateHooks {
-    /// Before anything is requested or disturbed.
+    /// Run before the update requests or disturbs anything.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub before: Vec<Hook>,
-    /// When every machine is through.
+    /// Run after every machine is complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Hook>,
 }
 
 impl UpdateHooks {
-    /// Are there none?
+    /// Is it empty?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.before.is_empty() && self.after.is_empty()
     }
 
-    /// All of them.
+    /// All hooks.
     pub fn all(&self) -> impl Iterator<Item = &Hook> {
         self.before.iter().chain(&self.after)
     }
 }
 
-/// One item that runs around an update. It never disturbs workloads.
+/// One item that runs before or after an update. It must leave workloads alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
-    /// Its slot in the status; no item of the cluster has the same.
+    /// Its slot in the status; items of the cluster have other names.
     pub name: ItemName,
-    /// Who brings it about: one of [`Hook::RUNNERS`].
+    /// Its runner: one of [`Hook::RUNNERS`].
     pub runner: RunnerKind,
-    /// Where it runs.
+    /// The machines it runs on.
     #[serde(flatten)]
     pub on: HookMachines,
     /// The runner's inputs.
@@ -52,13 +52,13 @@ pub struct Hook {
     pub on_interrupt: OnInterrupt,
 }
 
-/// On which machines a hook runs.
+/// The machines that a hook runs on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HookMachines {
-    /// On this one.
+    /// This one machine.
     Machine(MachineName),
-    /// On every one of this type.
+    /// Every machine of this type.
     MachineType(MachineType),
 }
 
@@ -75,7 +75,7 @@ impl Hook {
         }
     }
 
-    /// The item, in this version.
+    /// The hook as an item of this version.
     #[must_use]
     pub fn item(&self, version: &str) -> StateItem {
         StateItem {

@@ -6,18 +6,18 @@ use uuid::Uuid;
 /// Longest DNS-1123 label (RFC 1123, 2.1).
 pub const LABEL_BYTES_MAX: usize = 63;
 
-/// Name of the item by which an update reboots a machine.
+/// Name of the item with which an update reboots a machine.
 pub const REBOOT_ITEM: &str = "muster-reboot";
 /// Name of the item that copies a manager's swarm state before an update.
 pub const SWARM_COPY_ITEM: &str = "muster-backup-swarm";
-/// Name of the item that copies it with Docker stopped, in the machine's own turn.
+/// Name of the item that copies the swarm state with Docker stopped, in the machine's own turn.
 pub const CONSISTENT_COPY_ITEM: &str = "muster-backup-swarm-consistent";
 /// Name of the item that backs up MKE before an update.
 pub const MKE_BACKUP_ITEM: &str = "muster-backup-mke";
-/// Names of the items that Muster adds by itself. No manifest may use one.
+/// Names of the items that Muster adds by itself. Manifests may not use them.
 pub const OWN_ITEMS: &[&str] = &[REBOOT_ITEM, SWARM_COPY_ITEM, CONSISTENT_COPY_ITEM, MKE_BACKUP_ITEM];
 
-/// Is `text` a DNS-1123 label: 1 to 63 of `a-z`, `0-9` and `-`, neither first nor last a `-`?
+/// Is `text` a DNS-1123 label: 1 to 63 of `a-z`, `0-9` and `-`, with a letter or digit at both ends?
 #[must_use]
 pub fn is_label(text: &str) -> bool {
     let bytes = text.as_bytes();
@@ -41,10 +41,10 @@ macro_rules! label {
         pub struct $name(String);
 
         impl $name {
-            /// The name, if it is a DNS-1123 label.
+            /// Create a name from a DNS-1123 label.
             ///
             /// # Errors
-            /// [`InvalidName`] if it is not.
+            /// [`InvalidName`] for any other text.
             pub fn new(text: impl Into<String>) -> Result<Self, InvalidName> {
                 let text = text.into();
                 if is_label(&text) { Ok(Self(text)) } else { Err(InvalidName) }
@@ -122,7 +122,7 @@ label!(
     UpdateGroupName
 );
 label!(
-    /// Name of a secret; also of any other input that an item is given at its start.
+    /// Name of a secret, or of another input that an item gets at its start.
     SecretName
 );
 
@@ -154,11 +154,11 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// Identity of a machine, made at enrolment and named in its certificate. A reinstalled machine gets a new one.
+    /// Identity of a machine, created at enrolment and named in its certificate. A reinstalled machine gets a new one.
     MachineId
 );
 uuid_id!(
-    /// Identity of one agent ledger. A ledger that was reset or lost has a new one, so its events count anew.
+    /// Identity of one agent ledger. A reset or lost ledger gets a new one, so its events count from the start.
     LedgerId
 );
 
@@ -169,7 +169,7 @@ macro_rules! counter {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The one after this.
+            /// The next number.
             #[must_use]
             pub const fn next(self) -> Self {
                 Self(self.0 + 1)
@@ -193,11 +193,11 @@ counter!(
     Epoch
 );
 counter!(
-    /// Number of a durable event in one ledger, from 1 without gaps. 0 = none.
+    /// Number of a durable event in one ledger, consecutive from 1. 0 = none.
     Seq
 );
 counter!(
-    /// Which of its ledgers: the coordinator counts those of one machine's identity, from 1. 0 = none.
+    /// Ordinal of a ledger: the coordinator counts the ledgers of one machine identity, from 1. 0 = none.
     LedgerOrdinal
 );
 

@@ -8,19 +8,19 @@ pub const INPUT_BYTES_MAX: usize = 64 * 1024;
 /// Most inputs of one item: with 64 KiB each they fit into one message of the link.
 pub const INPUTS_PER_ITEM_MAX: usize = 12;
 
-/// One input of an item: a value that no assignment carries and no record keeps. It is fetched right before the start,
-/// reaches the program as a file, and is gone when the program is.
+/// One input of an item: a value that stays out of assignments and records. It is fetched right before the start,
+/// reaches the program as a file, and is removed when the program ends.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ItemInput {
-    /// Of the secret, or what the runner calls it.
+    /// Name of the secret, or the runner's name for the input.
     pub name: SecretName,
     /// Any bytes.
     pub value: Vec<u8>,
-    /// Must it be kept out of every output?
+    /// Must every output redact it?
     pub secret: bool,
 }
 
-/// Without the value, whether secret or not.
+/// Leaves out the value of every input.
 impl fmt::Debug for ItemInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ItemInput").field("name", &self.name).field("secret", &self.secret).finish_non_exhaustive()
@@ -28,19 +28,19 @@ impl fmt::Debug for ItemInput {
 }
 
 impl AssignedItem {
-    /// The secrets its params refer to, in order, each once.
+    /// The secrets that its params refer to, sorted and unique.
     #[must_use]
     pub fn secrets(&self) -> Vec<SecretName> {
         variables::secrets_of(&self.params)
     }
 
-    /// Does it get the machine into its cluster's swarm?
+    /// Does it join the machine to its cluster's swarm?
     #[must_use]
     pub fn joins_swarm(&self) -> bool {
         self.runner == RunnerKind::SwarmJoin.as_str()
     }
 
-    /// Can it only be started with inputs from the coordinator?
+    /// Does its start require inputs from the coordinator?
     #[must_use]
     pub fn needs_inputs(&self) -> bool {
         self.joins_swarm() || !self.secrets().is_empty()

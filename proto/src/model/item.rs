@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{AuthCode, ClusterName, Epoch, Generation, ItemName, ListProof, Standing, status::ItemStatus};
 
-/// Attempts after the first that an item gets unless its manifest says otherwise.
+/// Default number of attempts after the first.
 pub const RETRIES_DEFAULT: u32 = 3;
-/// Most `retries` a manifest may ask for.
+/// Most `retries` a manifest may set.
 pub const RETRIES_MAX: u32 = 100;
-/// An item's time limit unless its manifest says otherwise.
+/// Default time limit of an item.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
-/// The same of MKE's: its commands last, and one that is cut off leaves a cluster half done.
+/// Default time limit of MKE items: MKE's commands take long, and an interrupted one leaves a cluster half done.
 const TIMEOUT_DEFAULT_OF_MKE: Duration = Duration::from_secs(2 * 60 * 60);
-/// Longest `timeout` a manifest may ask for.
+/// Longest `timeout` a manifest may set.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Longest name of a param.
 pub const PARAM_NAME_BYTES_MAX: usize = 63;
@@ -34,13 +34,13 @@ pub fn is_param_name(text: &str) -> bool {
 
 /// Longest name of one of an item's `vars`.
 pub const VAR_NAME_BYTES_MAX: usize = 128;
-/// Deepest nesting of an item's `vars`, they themselves being one level.
+/// Deepest nesting of an item's `vars`; they themselves are one level.
 pub const VARS_DEPTH_MAX: usize = 16;
 /// Most names in an item's `ignoreChanges`.
 pub const IGNORE_CHANGES_MAX: usize = 256;
 
-/// Is `text` a name that Ansible takes for a variable: letters, digits and `_`, no digit first? What begins with
-/// `__ansible` is Ansible's own.
+/// Is `text` a name that Ansible accepts for a variable: letters, digits and `_`, with a digit only after the first
+/// character? Names that begin with `__ansible` belong to Ansible.
 #[must_use]
 pub fn is_var_name(text: &str) -> bool {
     (1..=VAR_NAME_BYTES_MAX).contains(&text.len())
@@ -49,11 +49,11 @@ pub fn is_var_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// A word that is none of those known; `known` lists them for the message.
+/// An unknown word; the message lists `known`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected one of: {}", known.join(", "))]
 pub struct Unknown {
-    /// Every word that would have been right.
+    /// All valid words.
     pub known: &'static [&'static str],
 }
 
@@ -64,7 +64,7 @@ macro_rules! words {
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant,)+ }
 
         impl $name {
-            /// All of them, in order.
+            /// All values, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
             /// Their words, in the same order.
             pub const WORDS: &'static [&'static str] = &[$($word,)+];
@@ -92,19 +92,19 @@ macro_rules! words {
 }
 
 words!(
-    /// What a machine is to its cluster.
+    /// Role of a machine in its cluster.
     MachineType {
         /// Runs the control plane; at most one of them is down at a time.
         Control = "control",
         /// Runs workloads.
         Worker = "worker",
-        /// Known, but nothing is to be done with it.
+        /// Known to Muster, but unmanaged.
         Unassigned = "unassigned",
     }
 );
 
 words!(
-    /// When an item's turn is. The order is the order of a machine's life.
+    /// When an item runs. The order is the order of a machine's life.
     Phase {
         /// Before the machine's turn: downloads. Never disruptive.
         Prepare = "prepare",
@@ -116,7 +116,7 @@ words!(
 );
 
 words!(
-    /// The code that brings about one sort of item.
+    /// The code that carries out one kind of item.
     RunnerKind {
         /// Fetches a file, verifies its digest, may unpack it.
         Downloader = "downloader",
@@ -142,7 +142,7 @@ words!(
 );
 
 words!(
-    /// What to do with an item whose process was lost without a recorded outcome.
+    /// What to do with an item whose process was lost before its outcome was recorded.
     OnInterrupt {
         /// It is safe to run again.
         Rerun = "rerun",
@@ -171,8 +171,8 @@ impl RunnerKind {
         }
     }
 
-    /// What happens to an interrupted item of this runner unless its manifest says otherwise. A script is held,
-    /// because nobody knows what half of it did; the others look before they act.
+    /// Default handling of an interrupted item. Scripts and the like are held, because their partial effect is unknown;
+    /// the other runners inspect the machine before they act.
     #[must_use]
     pub const fn on_interrupt_default(self) -> OnInterrupt {
         match self {
@@ -193,14 +193,14 @@ impl RunnerKind {
 #[serde(try_from = "String", into = "String")]
 pub struct ItemHash(pub [u8; 32]);
 
-/// A hex digit; of more than four bits, nothing.
+/// A hex digit; `?` for a value of more than four bits.
 fn digit(four_bits: u8) -> u8 {
     b"0123456789abcdef".get(usize::from(four_bits)).copied().unwrap_or(b'?')
 }
 
 impl fmt::Display for ItemHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // It stands in every list, and lists are compared at every decision: no formatting of single bytes.
+        // Every list contains hashes, and every decision compares lists: format all bytes at once.
         let mut text = [0; 64];
         for (two, byte) in text.chunks_exact_mut(2).zip(self.0) {
             two.copy_from_slice(&[digit(byte >> 4), digit(byte & 0xf)]);
@@ -238,19 +238,19 @@ impl TryFrom<String> for ItemHash {
     }
 }
 
-/// One unit of wanted machine state, as a manifest has it: a template, its variables not yet replaced.
+/// One unit of desired machine state as a manifest states it: a template whose variables are still to be replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateItem {
-    /// Its slot in the status; keeps it when the version changes.
+    /// Its slot in the status; stays the same across versions.
     pub name: ItemName,
-    /// Who brings it about.
+    /// Its runner.
     pub runner: RunnerKind,
     /// Free text; part of the hash.
     pub version: String,
     /// The runner's inputs.
     pub params: BTreeMap<String, String>,
-    /// When its turn is.
+    /// When it runs.
     pub phase: Phase,
     /// Time limit of one attempt, in milliseconds.
     #[serde(rename = "timeout", alias = "timeoutMs", with = "super::duration")]
@@ -262,7 +262,7 @@ pub struct StateItem {
     /// `Some(false)`: harmless to workloads even on a machine that serves them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub disruptive: Option<bool>,
-    /// Params and `vars` whose change alone does not run it again: they are left out of its hash.
+    /// Params and `vars` that its hash leaves out: a change of them alone does not run it again.
     #[serde(skip_serializing_if = "BTreeSet::is_empty", default)]
     pub ignore_changes: BTreeSet<String>,
 }
@@ -272,13 +272,13 @@ pub struct StateItem {
 pub struct AssignedItem {
     /// Its slot in the status.
     pub name: ItemName,
-    /// Who brings it about. Text, because an agent may be older than the manifest: then `RunnerNotSupported`.
+    /// Its runner, as text: an agent may be older than the manifest and then reports `RunnerNotSupported`.
     pub runner: String,
     /// Free text; part of the hash.
     pub version: String,
     /// The runner's inputs.
     pub params: BTreeMap<String, String>,
-    /// When its turn is.
+    /// When it runs.
     pub phase: Phase,
     /// Same hash = already done.
     pub hash: ItemHash,
@@ -288,16 +288,16 @@ pub struct AssignedItem {
     pub retries: u32,
     /// What to do when its process is lost.
     pub on_interrupt: OnInterrupt,
-    /// Attempts up to this one were cleared by an operator's `retry`: they count no more.
+    /// Attempts up to this one were cleared by an operator's `retry` and are ignored.
     pub cleared_attempts: u32,
-    /// Successes under lists up to this one count no more: the item was out of the list since, or an operator has it
-    /// run again. 0: every success counts.
+    /// Successes under lists up to this one are ignored: the item has been out of the list since, or an operator reruns
+    /// it. 0: every success counts.
     #[serde(default, skip_serializing_if = "counts_all")]
     pub redo_up_to: Generation,
     /// Params and `vars` that its hash leaves out.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub ignore_changes: BTreeSet<String>,
-    /// Leave to start it. None: it needs none.
+    /// Permission to start it, if it needs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permit: Option<Permit>,
 }
@@ -306,18 +306,18 @@ fn counts_all(redo_up_to: &Generation) -> bool {
     *redo_up_to == Generation::default()
 }
 
-/// Leave to start one disruptive item soon: what it rests on (workloads moved away) may not hold for long.
+/// Permission to start one disruptive item soon: its condition (workloads moved away) may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permit {
-    /// From 1; every permit of a machine has another.
+    /// Number from 1, unique among a machine's permits.
     pub number: u64,
-    /// From its receipt on, by the agent's monotonic clock, in milliseconds.
+    /// Time to start after receipt, by the agent's monotonic clock, in milliseconds.
     pub start_within_ms: u64,
 }
 
 impl AssignedItem {
-    /// Where this item stands, given what is recorded of the slot of its name. The one place where "done", "give up"
-    /// and "a person must decide" are told apart; agent and coordinator both ask here.
+    /// State of this item, given the recorded status of its slot. The only place that distinguishes "done", "give up"
+    /// and "a person must decide"; agent and coordinator both use it.
     #[must_use]
     pub fn standing(&self, status: Option<&ItemStatus>) -> Standing {
         Standing::of(self.hash, self.retries, self.cleared_attempts, self.on_interrupt, self.redo_up_to, status)
@@ -327,7 +327,7 @@ impl AssignedItem {
 /// The StateItems a machine should have now, in the order they run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Of the coordinator that sends it.
+    /// Epoch of the coordinator that sends it.
     pub epoch: Epoch,
     /// Rises with every change of the content.
     pub generation: Generation,
@@ -337,20 +337,20 @@ pub struct Assignment {
     pub items: Vec<AssignedItem>,
     /// Values of the late variables.
     pub variables: BTreeMap<String, String>,
-    /// Of items and variables, as the coordinator records them.
+    /// Digest of items and variables, as the coordinator records it.
     pub digest: ItemHash,
-    /// Over machine, epoch, generation and digest.
+    /// Code over machine, epoch, generation and digest.
     pub code: AuthCode,
 }
 
 impl Assignment {
-    /// What proves its generation.
+    /// The proof of its generation.
     #[must_use]
     pub const fn proof(&self) -> ListProof {
         ListProof { epoch: self.epoch, digest: self.digest, code: self.code }
     }
 
-    /// The highest phase the list reaches. None = no items.
+    /// The highest phase in the list, if it has items.
     #[must_use]
     pub fn reach(&self) -> Option<Phase> {
         self.items.iter().map(|item| item.phase).max()

@@ -1,4 +1,4 @@
-//! The words of the maintenance handshake, and of what an update may do.
+//! The vocabulary of the maintenance handshake and of the scope of updates.
 
 use std::{fmt, str::FromStr};
 
@@ -11,13 +11,13 @@ use super::{
 
 /// The annotation of a machine that says how its instances leave it: `live`, `manual` or `skip`.
 pub const MIGRATION_MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
-/// Its value where somebody moves them by hand.
+/// Value of the annotation where a person moves the instances.
 pub const MANUAL: &str = "manual";
 
 words!(
     /// What an update may do to a machine.
     Scope {
-        /// Services and Docker may restart; the machine does not reboot.
+        /// Services and Docker may restart; the machine stays up.
         Drain = "drain",
         /// The machine may reboot as well.
         Os = "os",
@@ -31,17 +31,17 @@ words!(
         Active = "active",
         /// Its workloads are out of the way.
         Inactive = "inactive",
-        /// It cannot get them out of the way; a person must look. Counts as active.
+        /// Moving the workloads away failed; a person must look. Counts as active.
         Failed = "failed",
     }
 );
 
 words!(
-    /// What becomes of a machine when a stage of its update takes too long.
+    /// What happens to a machine when a stage of its update exceeds its deadline.
     DeadlineOutcome {
-        /// It counts as failed: what was taken is given back, and the failure budget is charged.
+        /// It counts as failed: its locks are released, and the failure budget is charged.
         Fail = "fail",
-        /// What was taken is given back, the others go on, it is tried again at the end.
+        /// Its locks are released, the others go on, and it is retried at the end.
         Defer = "defer",
         /// The whole update pauses until an operator says `resume`.
         Pause = "pause",
@@ -49,69 +49,69 @@ words!(
 );
 
 words!(
-    /// What the removal of a machine waits for. Under way it is only ever loosened, in this order.
+    /// What the removal of a machine waits for. During a removal the policy can only be loosened, in this order.
     RemovalPolicy {
-        /// For its application controllers and for its Swarm drain; then it leaves the swarm.
+        /// Waits for its application controllers and its Swarm drain; then it leaves the swarm.
         Graceful = "graceful",
-        /// For neither: it leaves the swarm in order, and what runs there is cut off.
+        /// Skips both waits: it leaves the swarm in order, and its running workloads are cut off.
         Unsafe = "unsafe",
-        /// For nothing of its own: it is gone for good, and is not asked.
+        /// Waits for nothing from the machine, which is gone for good.
         Forced = "forced",
     }
 );
 
-/// Name of the group of every worker that names none.
+/// Name of the default group of workers.
 pub const DEFAULT_GROUP: &str = "default";
-/// Its place in the order, unless the manifest says otherwise (LCM's own default).
+/// Default place in the order (LCM's own default).
 pub const DEFAULT_GROUP_INDEX: u32 = 1;
 
 /// Workers that are updated together, in their turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateGroup {
-    /// As machines refer to it; [`DEFAULT_GROUP`] is the one of those that name none.
+    /// Name that machines refer to; [`DEFAULT_GROUP`] is the group of all other workers.
     pub name: UpdateGroupName,
-    /// Groups go in the order of their indexes; those of the same go together.
+    /// Groups update in the order of their indexes; groups with the same index update together.
     pub index: u32,
-    /// Its machines that hold a slot at once; within what the cluster allows.
+    /// Most of its machines that hold a slot at once, within the cluster's limits.
     pub concurrent_updates: u32,
-    /// Does a machine of it reboot, in an update of scope `os`, because its host says that it needs to?
+    /// Does an update of scope `os` reboot its machines when their host says that it needs to?
     pub reboot_if_update_requires: bool,
 }
 
-/// How long a stage may take, and what then.
+/// Deadline of a stage, and what happens then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Deadline {
-    /// In milliseconds; starts anew on progress.
+    /// Length in milliseconds; restarts on progress.
     pub after_ms: u64,
-    /// What then.
+    /// What happens when it passes.
     pub outcome: DeadlineOutcome,
 }
 
-/// Deadlines of the stages of an update that wait for others.
+/// Deadlines of the stages of an update that wait for other parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateDeadlines {
-    /// Until the hooks before an update, or those after it, are done. Never `defer`: there is no machine to put aside.
-    /// `fail` aborts the update.
+    /// Until the hooks before or after an update are done. Never `defer`, which needs a machine. `fail` aborts the
+    /// update.
     pub hooks: Deadline,
     /// Until a machine's prepare items are done.
     pub prepare: Deadline,
-    /// Until a prepared machine has its turn, since the last machine came to its end. Its outcome is always `pause`.
+    /// Until a prepared machine gets its turn, measured from the last machine's end. Its outcome is always `pause`.
     pub turn_ms: u64,
-    /// Until every ClusterWorkloadLock is inactive. Never `defer`, and `fail` aborts the update, as for the hooks.
+    /// Until every ClusterWorkloadLock is inactive. Never `defer`; `fail` aborts the update, as for the hooks.
     pub cluster_locks: Deadline,
-    /// Until every NodeWorkloadLock of a machine is inactive. Rockoon tries a deferred request about once a minute.
+    /// Until every NodeWorkloadLock of a machine is inactive. Rockoon retries a deferred request about once a minute.
     pub node_locks: Deadline,
-    /// Until no task of a service runs on a worker's Swarm node any more. Starts anew when one of them has gone.
+    /// Until all tasks of services have left a worker's Swarm node. Restarts when a task has gone.
     pub swarm_drain: Deadline,
-    /// Until the deploy and reconfigure items are done. Never `defer`: who was disturbed cannot be put aside.
+    /// Until the deploy and reconfigure items are done. Never `defer`: the machine is already disturbed.
     pub items: Deadline,
-    /// Until the reboot that the update added is done. Never `defer`, either.
+    /// Until the reboot that the update added is done. Never `defer`.
     pub reboot: Deadline,
-    /// After the request is gone, until the locks are active again. Then the machine counts as done all the same: never
-    /// `fail`.
+    /// From the release of the request until the locks are active again. Never `fail`: the machine then counts as done
+    /// all the same.
     pub locks_returned: Deadline,
 }
 

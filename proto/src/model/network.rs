@@ -1,4 +1,4 @@
-//! Networks, as a Machine document names the one its InternalIP is in.
+//! Networks, as a Machine document names the one that contains its InternalIP.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// Reads `10.20.0.0/16`. None: it is no network.
+    /// Parse `10.20.0.0/16`. None: the text is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/')?;
@@ -23,7 +23,7 @@ impl Network {
         }
     }
 
-    /// Is the address one of this network?
+    /// Does this network contain the address?
     #[must_use]
     pub const fn holds(self, address: IpAddr) -> bool {
         match (self, address) {

@@ -1,9 +1,9 @@
-//! Packages as items name them: `NAME` or `NAME=VERSION`, as apt and dnf have both.
+//! Packages as items name them: `NAME` or `NAME=VERSION`, for both apt and dnf.
 
-/// Longest name, and longest version.
+/// Longest name and longest version.
 const WORD_BYTES_MAX: usize = 200;
 
-/// Name of a package, and the version that is wanted, if one is said. None: the word names no package.
+/// Split a word into a package's name and the desired version, if given. None: the word is malformed.
 #[must_use]
 pub fn package_and_version(word: &str) -> Option<(&str, Option<&str>)> {
     let (name, version) = word.split_once('=').map_or((word, None), |(name, version)| (name, Some(version)));

@@ -1,4 +1,4 @@
-//! What proves a number that the coordinator told an agent: the agent keeps it and shows it with the number.
+//! Proofs of numbers that the coordinator gave an agent: the agent stores a proof and presents it with its number.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Epoch, ItemHash, LedgerOrdinal};
 
-/// An authentication code of the coordinator (HMAC-SHA256). Agents keep it and cannot check it.
+/// An authentication code of the coordinator (HMAC-SHA256). Agents only store it; verifying it needs the key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AuthCode(ItemHash);
 
 impl AuthCode {
-    /// The code of a coordinator that gave none. No key makes it.
+    /// The code when the coordinator gave none. It is invalid under every key.
     pub const NONE: Self = Self(ItemHash([0; 32]));
 
     /// The code of these bytes.
@@ -43,26 +43,26 @@ impl fmt::Debug for AuthCode {
 /// Proves the generation of an accepted assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListProof {
-    /// Of the coordinator that gave the list.
+    /// Epoch of the coordinator that sent the list.
     pub epoch: Epoch,
-    /// Of the list's content.
+    /// Digest of the list's content.
     pub digest: ItemHash,
-    /// Over machine, epoch, generation and digest.
+    /// Code over machine, epoch, generation and digest.
     pub code: AuthCode,
 }
 
 /// Proves the highest acknowledged event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AckProof {
-    /// Of the coordinator that acknowledged.
+    /// Epoch of the coordinator that acknowledged.
     pub epoch: Epoch,
-    /// Of the ledger whose event it is.
+    /// Ledger of the event.
     pub ordinal: LedgerOrdinal,
-    /// Over machine, ledger, ordinal, epoch and the event's number.
+    /// Code over machine, ledger, ordinal, epoch and the event's number.
     pub code: AuthCode,
 }
 
 impl AckProof {
-    /// The proof of a coordinator that gave none.
+    /// The proof when the coordinator gave none.
     pub const NONE: Self = Self { epoch: Epoch(0), ordinal: LedgerOrdinal(0), code: AuthCode::NONE };
 }

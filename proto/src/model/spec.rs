@@ -7,11 +7,11 @@ use super::{
     UpdateGroupName, UpdateHooks,
 };
 
-/// Ceiling of everything that counts workers at once (LCM's own limit).
+/// Upper bound of every limit on concurrent workers (LCM's own limit).
 pub const WORKERS_AT_ONCE_MAX: u32 = 50;
-/// Join tokens live this long unless the cluster says otherwise.
+/// Default lifetime of join tokens.
 pub const TOKEN_TTL_DEFAULT_MS: u64 = 24 * 3600 * 1000;
-/// Longest life of a join token: a year, in milliseconds.
+/// Longest lifetime of a join token: a year, in milliseconds.
 pub const TOKEN_TTL_MAX_MS: u64 = 365 * 24 * 3600 * 1000;
 
 /// What kind of cluster the machines form.
@@ -22,11 +22,11 @@ pub enum LcmType {
     Mke,
     /// Plain Docker Swarm.
     Swarm,
-    /// Whatever the items make of it.
+    /// Defined by the items alone.
     Generic,
 }
 
-/// A number of control and of worker machines.
+/// Numbers of control and worker machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Control machines.
@@ -47,13 +47,13 @@ impl Counts {
     }
 }
 
-/// A cluster as its manifest wants it. Field names are LCM's.
+/// A cluster as its manifest describes it. Field names are LCM's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterSpec {
     /// What kind of cluster.
     pub lcm_type: LcmType,
-    /// Free text; `status.release` of a machine says which one it was last Ready at.
+    /// Free text; `status.release` of a machine shows the one at which it was last Ready.
     pub release: String,
     /// Do control machines run nothing but the control plane?
     pub dedicated_control_plane: bool,
@@ -65,24 +65,25 @@ pub struct ClusterSpec {
     pub max_worker_upgrade_count: u32,
     /// Does this release need every machine to reboot?
     pub nodes_reboot_required: bool,
-    /// How long a join token lives, in milliseconds.
+    /// Lifetime of a join token, in milliseconds.
     #[serde(rename = "tokenTTL", alias = "tokenTTLMs", with = "super::duration")]
     pub token_ttl_ms: u64,
-    /// Deploying starts when they are all there. None: the declared Machine documents, or an operator's `deploy`.
+    /// Deployment starts when this many machines exist. None: when the declared Machine documents exist, or on an
+    /// operator's `deploy`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub machines: Option<Counts>,
-    /// New starts stop at so many failures.
+    /// Numbers of failures at which new starts stop.
     pub max_failures: Counts,
-    /// Application controllers that must answer before anything goes down, though they hold no lock yet.
+    /// Application controllers that must answer before anything goes down, even before they hold a lock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workload_controllers: Vec<String>,
-    /// How long an update waits for others.
+    /// How long an update waits for other parties.
     #[serde(default)]
     pub update_deadlines: UpdateDeadlines,
-    /// Workers that go before or after others in an update.
+    /// Groups that order workers in an update.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub update_groups: Vec<UpdateGroup>,
-    /// What runs before and after every update.
+    /// Hooks before and after every update.
     #[serde(default, skip_serializing_if = "UpdateHooks::is_empty")]
     pub update_hooks: UpdateHooks,
     /// How every update backs up the Swarm and MKE.
@@ -93,8 +94,8 @@ pub struct ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// Would an update from the one to the other have nothing to do, neither on a machine of this type nor around it?
-    /// How many machines there are, how many go at once and how long they may take is settled without one.
+    /// Would an update from one spec to the other be empty, both on a machine of this type and around it? Changed
+    /// numbers of machines, concurrency limits and deadlines take effect without an update.
     #[must_use]
     pub fn asks_the_same(&self, other: &Self, of: MachineType) -> bool {
         let Self {
@@ -130,7 +131,7 @@ impl ClusterSpec {
         self.machine_types.get(&machine_type).map_or(&[], Vec::as_slice)
     }
 
-    /// The update group of this name. None: it is the default group, and nothing was said of it.
+    /// The update group of this name. None: it is the default group, and the manifest leaves it at its defaults.
     #[must_use]
     pub fn update_group(&self, name: Option<&UpdateGroupName>) -> Option<&UpdateGroup> {
         let name = name.map_or(DEFAULT_GROUP, UpdateGroupName::as_str);
@@ -144,16 +145,16 @@ impl ClusterSpec {
     }
 }
 
-/// A machine as its manifest, or the token it enrolled with, wants it.
+/// A machine as its manifest, or its enrolment token, describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineSpec {
     /// The cluster it belongs to.
     pub cluster_name: ClusterName,
-    /// What it is to its cluster.
+    /// Its role in the cluster.
     #[serde(rename = "type")]
     pub machine_type: MachineType,
-    /// Params of single items, this machine's own.
+    /// This machine's own params of single items.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub state_items_overwrites: BTreeMap<ItemName, BTreeMap<String, String>>,
     /// The InternalIP is the first address of this interface.
@@ -165,10 +166,10 @@ pub struct MachineSpec {
     /// Lower goes first; equal indexes go by name.
     #[serde(default)]
     pub upgrade_index: u32,
-    /// A worker's place among the others in an update. None: the default group.
+    /// Group of a worker in an update. None: the default group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_group: Option<UpdateGroupName>,
-    /// An operator wants it to reboot, with the next update that may.
+    /// An operator wants it to reboot with the next update that may reboot.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reboot_required: bool,
 }

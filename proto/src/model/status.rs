@@ -2,67 +2,67 @@ use serde::{Deserialize, Serialize};
 
 use super::{Generation, ItemHash, ItemName, OnInterrupt};
 
-/// What came of one attempt at an item.
+/// Outcome of one attempt at an item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ItemState {
-    /// Started; no outcome recorded yet.
+    /// Started; the outcome is still to be recorded.
     Running,
-    /// Brought about. Never executed again with the same hash.
+    /// Succeeded. Never executed again with the same hash.
     Succeeded,
-    /// It ended, and not well.
+    /// Ended with a failure.
     Failed {
-        /// Of the program; -1 where there is none (never started, killed by a signal, timed out).
+        /// Exit code of the program; -1 if it has none (failed to start, killed by a signal, timed out).
         exit_code: i32,
         /// May another attempt help? A missing runner stays missing.
         retryable: bool,
     },
-    /// It was started, and nobody knows what became of it. Neither success nor failure.
+    /// Started, and its outcome is unknown: it counts neither as success nor as failure.
     Indeterminate,
 }
 
 /// The newest attempt at an item, in the slot of its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemStatus {
-    /// The slot.
+    /// Name of the slot.
     pub name: ItemName,
-    /// Of the item as it was started.
+    /// Hash of the item as it was started.
     pub hash: ItemHash,
-    /// What came of it.
+    /// Outcome.
     pub state: ItemState,
-    /// From 1; counts on while the hash stays the same.
+    /// Number from 1; it rises while the hash stays the same.
     pub attempt: u32,
-    /// Of the assignment it was started under.
+    /// Generation of the assignment it was started under.
     pub generation: Generation,
     /// One line for people.
     pub message: String,
     /// The end of its output, redacted; at most 8 KiB.
     pub output_tail: String,
-    /// Free JSON the runner leaves.
+    /// Free JSON that the runner leaves.
     pub result_json: Option<String>,
-    /// Unix milliseconds, the machine's clock.
+    /// Unix milliseconds by the machine's clock.
     pub started_at_ms: u64,
-    /// Unix milliseconds, the machine's clock; none while it runs.
+    /// Unix milliseconds by the machine's clock; none while it runs.
     pub finished_at_ms: Option<u64>,
 }
 
-/// Where an item stands on a machine: derived from its hash and the recorded status, never stored.
+/// State of an item on a machine: always derived from its hash and the recorded status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// To be started as this attempt. Above 1: after a failure, so after its backoff.
     Due {
-        /// The attempt that would be made.
+        /// The next attempt.
         attempt: u32,
     },
     /// An attempt is under way.
     Running {
-        /// Which one.
+        /// Number of the attempt.
         attempt: u32,
     },
-    /// Brought about.
+    /// Done.
     Done,
-    /// Failed, and no attempt is left, or none can help. A person decides.
+    /// Failed, with all attempts used, or a failure that retries cannot fix. A person decides.
     Failed,
-    /// Outcome unknown, and it is not safe to run again unasked. A person decides.
+    /// Outcome unknown, and unsafe to run again unasked. A person decides.
     Held,
 }
 
@@ -164,7 +164,7 @@ mod tests {
             assert_eq!(standing(Succeeded, generation, 4), Standing::Due { attempt: 1 });
         }
         assert_eq!(standing(Succeeded, 5, 4), Standing::Done);
-        // What runs ends first, and what a person must decide waits for that person.
+        // A running attempt ends first, and a held item waits for a person.
         assert_eq!(standing(Running, 3, 4), Standing::Running { attempt: 2 });
         assert_eq!(standing(Indeterminate, 3, 4), Standing::Held);
         assert_eq!(standing(Failed { exit_code: 1, retryable: true }, 3, 4), Standing::Failed);

@@ -9,29 +9,29 @@ use super::{
 
 /// Longest id of a swarm's node. Docker's have 25 letters and digits.
 pub const SWARM_ID_BYTES_MAX: usize = 64;
-/// Most nodes one answer lists: a swarm of that many is ten times the largest that Docker tests.
+/// Most nodes in one answer: ten times the largest swarm that Docker tests.
 pub const SWARM_NODES_MAX: usize = 4_000;
-/// Most tasks one answer lists; the count of a full node is a few hundred.
+/// Most tasks in one answer; a full node has a few hundred.
 pub const SWARM_TASKS_MAX: usize = 2_000;
-/// Most services one answer lists: as many as there may be tasks.
+/// Most services in one answer: as many as tasks.
 pub const SWARM_SERVICES_MAX: usize = SWARM_TASKS_MAX;
 
 /// Most labels of one node: MKE gives it about ten, operators a few more.
 pub const SWARM_LABELS_MAX: usize = 256;
-/// Most bytes that the labels of one node have together, names and values.
+/// Largest total size of one node's labels, names and values.
 pub const SWARM_LABELS_BYTES_MAX: usize = 32 << 10;
 
 /// Labels of a node.
 pub type SwarmLabels = BTreeMap<String, String>;
 
-/// Are these so few that they are passed on?
+/// Are the labels within the limits for passing them on?
 #[must_use]
 pub fn are_labels_few(labels: &SwarmLabels) -> bool {
     let bytes: usize = labels.iter().map(|(name, value)| name.len() + value.len()).sum();
     labels.len() <= SWARM_LABELS_MAX && bytes <= SWARM_LABELS_BYTES_MAX
 }
 
-/// Not an id as Docker gives them.
+/// Text in another format than Docker's ids.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id of Docker's has 1 to {SWARM_ID_BYTES_MAX} letters and digits")]
 pub struct InvalidSwarmId;
@@ -42,10 +42,10 @@ pub struct InvalidSwarmId;
 pub struct SwarmId(String);
 
 impl SwarmId {
-    /// The id, if it is one.
+    /// Create an id from its text.
     ///
     /// # Errors
-    /// [`InvalidSwarmId`] if it is not.
+    /// [`InvalidSwarmId`] for any other text.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidSwarmId> {
         let text = text.into();
         let good = (1..=SWARM_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -78,79 +78,79 @@ impl fmt::Display for SwarmId {
     }
 }
 
-/// Something only a Swarm manager can do, asked of a machine's agent.
+/// A request to a machine's agent for an operation that only a Swarm manager can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwarmCall {
-    /// Names the answer.
+    /// Matches the answer to the call.
     pub id: u64,
-    /// Of the coordinator that asks.
+    /// Epoch of the coordinator that calls.
     pub epoch: Epoch,
-    /// What is asked.
+    /// The operation.
     pub op: SwarmOp,
 }
 
-/// The closed set of what can be asked. Every one is idempotent.
+/// The closed set of operations. Each is idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwarmOp {
-    /// What the machine's own engine says of its swarm. The one that needs no manager.
+    /// The state of the machine's own engine in its swarm. Works on every machine; all other operations need a manager.
     Info,
-    /// The tokens that join this swarm.
+    /// The join tokens of this swarm.
     Tokens,
     /// Every node, with its availability and its manager's status.
     Nodes,
     /// The tasks of services that run, or are about to run, on a node.
     Tasks {
-        /// Which node.
+        /// The node.
         node: SwarmId,
     },
-    /// The replicated services with tasks that run, or are about to run, on a node, and how many of their tasks run
-    /// anywhere.
+    /// The replicated services with tasks that run, or are about to run, on a node, and the number of their tasks that
+    /// run anywhere.
     Services {
-        /// Which node.
+        /// The node.
         node: SwarmId,
     },
-    /// Make a node take tasks, or give them away.
+    /// Make a node accept tasks, or give them away.
     SetAvailability {
-        /// Which node.
+        /// The node.
         node: SwarmId,
-        /// What it is to be.
+        /// The availability to set.
         availability: SwarmAvailability,
     },
     /// The labels of a node.
     Labels {
-        /// Which node.
+        /// The node.
         node: SwarmId,
     },
-    /// Give a node those of these labels that it has not.
+    /// Add those of these labels that a node lacks.
     AddLabels {
-        /// Which node.
+        /// The node.
         node: SwarmId,
         /// The labels.
         labels: SwarmLabels,
     },
     /// Make a manager a worker.
     Demote {
-        /// Which node.
+        /// The node.
         node: SwarmId,
     },
-    /// Forget a node: only one that has this hostname and is no manager, and that is down unless `force`.
+    /// Remove a node from the swarm. It must have this hostname, be a worker, and be down unless `force`.
     Remove {
-        /// Which node.
+        /// The node.
         node: SwarmId,
-        /// As the swarm has it.
+        /// Hostname as the swarm knows it.
         hostname: String,
-        /// Its machine is gone for good, though the managers have not noticed.
+        /// Its machine is gone for good, though the managers still list it as up.
         force: bool,
     },
-    /// Leave the swarm: the machine's own engine, and only if it is this node and no manager.
+    /// Leave the swarm: the machine's own engine, only if it is this node and a worker.
     Leave {
-        /// Which node it is to be.
+        /// The node it must be.
         node: SwarmId,
     },
 }
 
 impl SwarmOp {
-    /// Is this the reply that belongs to it?
+    /// Does this reply belong to the operation?
     #[must_use]
     pub const fn is_answered_by(&self, reply: &SwarmReply) -> bool {
         match self {
@@ -169,16 +169,16 @@ impl SwarmOp {
     }
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwarmAnswer {
-    /// Of the call.
+    /// Id of the call.
     pub id: u64,
-    /// The reply that belongs to the operation, or why there is none.
+    /// The operation's reply, or the reason of its failure.
     pub result: Result<SwarmReply, SwarmFailure>,
 }
 
-/// The reply to a call that was carried out.
+/// The reply to a successful call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwarmReply {
     /// To [`SwarmOp::Info`].
@@ -193,38 +193,38 @@ pub enum SwarmReply {
     Services(Vec<SwarmService>),
     /// To [`SwarmOp::Labels`].
     Labels(SwarmLabels),
-    /// It is so now, or was so before.
+    /// The state is as requested, now or since before.
     Done,
 }
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", code.as_str())]
 pub struct SwarmFailure {
-    /// Of which sort.
+    /// Kind of failure.
     pub code: SwarmFailureCode,
     /// One line for people.
     pub message: String,
 }
 
-/// The sorts of failure.
+/// The kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SwarmFailureCode {
     /// The agent has seen a newer coordinator.
     StaleEpoch,
-    /// The agent answers as many calls already as it does at once.
+    /// The agent already serves its maximum of concurrent calls.
     Busy,
-    /// Nothing within the deadline.
+    /// No answer within the deadline.
     Timeout,
-    /// The engine does not answer, or answers with an error of its own.
+    /// The engine is silent, or answers with an error of its own.
     Engine,
     /// The machine's engine is no manager of a swarm.
     NotManager,
-    /// The swarm's managers have no majority.
+    /// The swarm's managers lack a majority.
     NoQuorum,
-    /// The swarm has no such node.
+    /// The node is unknown to the swarm.
     NoSuchNode,
-    /// The node is not in the state that the operation asks for.
+    /// The node is in another state than the operation requires.
     NotAllowed,
 }
 
@@ -244,7 +244,7 @@ impl SwarmFailureCode {
         }
     }
 
-    /// May another manager do what this one could not? What concerns the node itself is the same everywhere.
+    /// May another manager succeed? Failures that concern the node itself are the same everywhere.
     #[must_use]
     pub const fn another_may_help(self) -> bool {
         match self {
@@ -254,40 +254,40 @@ impl SwarmFailureCode {
     }
 }
 
-/// What an engine says of its own place in a swarm.
+/// An engine's report of its own place in a swarm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwarmInfo {
-    /// Is it in one?
+    /// Membership in a swarm.
     pub state: SwarmLocalState,
-    /// Its node. None: in no swarm.
+    /// Its node, if it is in a swarm.
     pub node: Option<SwarmId>,
     /// Is it a manager?
     pub manager: bool,
-    /// The engine's hostname: what the swarm calls the node.
+    /// The engine's hostname: the name of the node in the swarm.
     pub hostname: String,
-    /// What the engine complains of.
+    /// The engine's error message.
     pub error: String,
 }
 
-/// Is an engine in a swarm?
+/// Membership of an engine in a swarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwarmLocalState {
-    /// In none.
+    /// Outside any swarm.
     Inactive,
-    /// On its way into one.
+    /// Joining a swarm.
     Pending,
-    /// In one.
+    /// In a swarm.
     Active,
-    /// In one, and something is wrong.
+    /// In a swarm, with an error.
     Error,
-    /// In one, and the unlock key is missing.
+    /// In a swarm, and the unlock key is missing.
     Locked,
 }
 
-/// What joins a swarm. Whoever has a token can: it is never stored and never shown.
+/// The tokens that join a swarm. They give access to anyone, so they are never stored or shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SwarmTokens {
-    /// Of the swarm they join.
+    /// The swarm they join.
     pub swarm: SwarmId,
     /// Joins as a manager.
     pub manager: String,
@@ -308,33 +308,33 @@ pub struct SwarmNode {
     pub id: SwarmId,
     /// Its engine's hostname.
     pub hostname: String,
-    /// How it is.
+    /// State of the node.
     pub state: SwarmNodeState,
     /// Does it take tasks?
     pub availability: SwarmAvailability,
-    /// None: a worker.
+    /// Manager status. None: a worker.
     pub manager: Option<SwarmManager>,
 }
 
-/// A manager as the others see it.
+/// A manager as the other managers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwarmManager {
-    /// Does it lead?
+    /// Is it the leader?
     pub leader: bool,
-    /// Do the others reach it?
+    /// Can the other managers reach it?
     pub reachable: bool,
-    /// `HOST:PORT` where it is joined.
+    /// `HOST:PORT` for joining.
     pub address: String,
 }
 
 words!(
-    /// How a node is.
+    /// State of a node.
     SwarmNodeState {
-        /// Nobody knows.
+        /// Unknown.
         Unknown = "unknown",
-        /// At work.
+        /// Working.
         Ready = "ready",
-        /// Not heard of.
+        /// Unreachable.
         Down = "down",
         /// Its connection broke a moment ago.
         Disconnected = "disconnected",
@@ -342,13 +342,13 @@ words!(
 );
 
 words!(
-    /// Does a node take tasks?
+    /// Whether a node accepts tasks.
     SwarmAvailability {
-        /// It does.
+        /// Accepts tasks.
         Active = "active",
-        /// It keeps those it has.
+        /// Keeps its tasks, rejects new ones.
         Pause = "pause",
-        /// It gives away those it has.
+        /// Gives its tasks away.
         Drain = "drain",
     }
 );
@@ -358,7 +358,7 @@ words!(
 pub struct SwarmTask {
     /// Its id.
     pub id: SwarmId,
-    /// The service's name; its id if it is gone.
+    /// The service's name, or its id if the service is gone.
     pub service: String,
     /// Docker's word for its state.
     pub state: String,
@@ -369,9 +369,9 @@ pub struct SwarmTask {
 pub struct SwarmService {
     /// Its name.
     pub name: String,
-    /// Tasks it is to have.
+    /// Desired number of tasks.
     pub wanted: u32,
-    /// Tasks of it that run and are to go on running, on whatever node: one that is to stop counts as missing.
+    /// Tasks that run and are meant to continue, on any node: a task that is about to stop counts as missing.
     pub running: u32,
 }
 

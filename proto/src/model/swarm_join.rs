@@ -2,51 +2,51 @@ use serde::{Deserialize, Serialize};
 
 use super::SwarmId;
 
-/// Name of the input that carries a [`SwarmJoin`] as JSON to the runner `swarm-join`. Not secret.
+/// Name of the input that carries a [`SwarmJoin`] as JSON to the runner `swarm-join`. It is public.
 pub const SWARM_JOIN_INPUT: &str = "swarm-join";
-/// Name of the input that carries the token. Secret. There only for [`SwarmWay::Join`].
+/// Name of the input that carries the token. It is secret. Present only for [`SwarmWay::Join`].
 pub const SWARM_TOKEN_INPUT: &str = "swarm-token";
 /// Label of every swarm that Muster initialises; its value is the cluster's name.
 pub const SWARM_LABEL: &str = "muster.cluster";
 
-/// How a machine gets into its cluster's swarm, as its coordinator decided at the moment of the start.
+/// How a machine joins its cluster's swarm, as its coordinator decided at the moment of the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SwarmJoin {
     /// Is it to be a manager?
     pub manager: bool,
-    /// The way in.
+    /// How it joins.
     pub way: SwarmWay,
 }
 
-/// The way into a swarm.
+/// How to join a swarm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SwarmWay {
-    /// There is none yet: make it.
+    /// The swarm is still to be initialised: do it.
     Init,
-    /// The managers know this machine's engine: it is in already.
+    /// The managers know this machine's engine: it is already in the swarm.
     Member {
         /// The swarm.
         swarm: SwarmId,
         /// Its node.
         node: SwarmId,
     },
-    /// Its engine is in another swarm: that is for a person to solve.
+    /// Its engine is in another swarm: a person must resolve that.
     Foreign {
-        /// Its node there.
+        /// Its node in that swarm.
         node: SwarmId,
     },
-    /// Join with the token that comes beside this.
+    /// Join with the token in the other input.
     Join {
         /// The swarm.
         swarm: SwarmId,
-        /// `HOST:PORT` of those that were reachable a moment ago, the leader first.
+        /// `HOST:PORT` of the managers that were reachable a moment ago, the leader first.
         managers: Vec<String>,
     },
 }
 
-/// What the runner `swarm-join` leaves as the item's result.
+/// The result that the runner `swarm-join` leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SwarmMember {

@@ -6,11 +6,11 @@ use crate::{hash::of_json, model::ItemHash};
 /// One line of the audit record.
 pub type Audit = Document<AuditSpec, AuditStatus>;
 
-/// Who did what.
+/// An action and its actor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditSpec {
-    /// The cluster that it is about; none: it is about the whole fleet.
+    /// The cluster that it concerns; none: the whole fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_name: Option<String>,
     /// `operator/anna`.
@@ -21,27 +21,27 @@ pub struct AuditSpec {
     pub object: String,
     /// The rest, in one line.
     pub message: String,
-    /// How often it was done: the same thing again soon after makes no line of its own.
+    /// Number of times it was done: a repetition soon after only raises this count.
     pub times: u32,
-    /// When it was done last, Unix milliseconds; first is the document's `creationTimestamp`.
+    /// Time of the last repetition, in Unix milliseconds; the first is the document's `creationTimestamp`.
     pub last_ms: u64,
 }
 
-/// Its place in its chain. A line's hash covers that of the line before, so a line that is missing shows.
+/// Position of a line in its chain. Its hash covers that of the line before, so a missing line is detected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditStatus {
-    /// The chain: a cluster's name, or what has a `+`.
+    /// The chain: a cluster's name, or a name with a `+`.
     pub chain: String,
     /// Number in the chain, from 1; the document's name is its number in the whole record.
     pub number: u64,
-    /// Hash of the line before; of the first, zeros.
+    /// Hash of the line before; zeros for the first line.
     pub previous: ItemHash,
     /// SHA-256 of [`HashedAudit`].
     pub hash: ItemHash,
 }
 
-/// What the hash of an audit line covers: JSON of these, in this order, without blanks.
+/// Data that the hash of an audit line covers: compact JSON of these fields, in this order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HashedAudit<'a> {
@@ -70,17 +70,17 @@ pub struct HashedAudit<'a> {
 }
 
 impl HashedAudit<'_> {
-    /// The hash.
+    /// Compute the hash.
     #[must_use]
     pub fn hash(&self) -> ItemHash {
         of_json(self)
     }
 }
 
-/// One chain of the audit record, with every line that is kept of it.
+/// One chain of the audit record, with all lines that are kept.
 pub type AuditChain = Document<AuditChainSpec, AuditChainStatus>;
 
-/// What a chain is of.
+/// The subject of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditChainSpec {
@@ -89,21 +89,21 @@ pub struct AuditChainSpec {
     pub cluster_name: Option<String>,
 }
 
-/// A chain's ends, as they are recorded beside its lines, and the lines.
+/// The recorded ends of a chain, and its lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditChainStatus {
-    /// Number of the oldest line that is kept; 0: the record has nothing of the chain but its name.
+    /// Number of the oldest line that is kept; 0: the record contains only the chain's name.
     pub oldest: u64,
     /// Number of the newest line.
     pub newest: u64,
     /// The newest line's hash.
     pub hash: ItemHash,
-    /// Oldest first.
+    /// The lines, oldest first.
     pub lines: Vec<Audit>,
 }
 
-/// Where the audit record, as somebody got it, is not what was written.
+/// Where a copy of the audit record differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {number} of {chain} is missing, or is not as it was written")]
 pub struct AuditFault {
@@ -113,7 +113,7 @@ pub struct AuditFault {
     pub number: u64,
 }
 
-/// Is every line of a chain from the oldest one to the newest there, and as it was written?
+/// Check that a chain is complete and unaltered from its oldest line to its newest.
 ///
 /// # Errors
 /// [`AuditFault`], the first.
@@ -122,7 +122,7 @@ pub fn verify_audit(chain: &AuditChain) -> Result<(), AuditFault> {
     let name = &chain.metadata.name;
     let fault = |number| AuditFault { chain: name.clone(), number };
     let mut expected = (*oldest).max(1);
-    // Of the line before the first one nothing is kept but its hash, in the first one.
+    // Of the line before the first one, only its hash in the first one is kept.
     let mut before = lines.first().filter(|_| expected > 1).map(|first| first.status.previous);
     for line in lines {
         let Document { metadata, spec, status } = line;

@@ -3,13 +3,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Disk, HostFacts, NetworkInterface};
 
-/// What a machine says of itself. Its hostname and InternalIP are among the addresses of its status.
+/// Facts that a machine reports about itself. Its hostname and InternalIP are among the addresses of its status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostInfo {
-    /// When it booted, by its own clock.
+    /// Time of its boot, by its own clock.
     pub boot_time: Timestamp,
-    /// Of this boot: `/proc/sys/kernel/random/boot_id`.
+    /// Id of this boot: `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// `uname -m`.
     pub architecture: String,
@@ -19,15 +19,15 @@ pub struct HostInfo {
     pub os: String,
     /// IANA name where known.
     pub timezone: String,
-    /// What it is made of.
+    /// Its hardware.
     pub hardware: Hardware,
-    /// Does it say that it wants a reboot?
+    /// Does it say that it needs a reboot?
     pub reboot_required: bool,
-    /// Why, as far as it tells.
+    /// Reason for the reboot, as far as the machine tells.
     pub reboot_reason: String,
 }
 
-/// What a machine is made of.
+/// Hardware of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hardware {
     /// Its processors.
@@ -36,16 +36,16 @@ pub struct Hardware {
     pub memory: Memory,
     /// Mounted block devices, by name.
     pub storage: Vec<Disk>,
-    /// Interfaces but loopback, by name.
+    /// Interfaces except loopback, by name.
     pub network: Vec<NetworkInterface>,
 }
 
 /// A machine's processors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Model name of the first.
+    /// Model name of the first processor.
     pub model: String,
-    /// Logical ones.
+    /// Number of logical processors.
     pub count: u32,
 }
 
@@ -53,7 +53,7 @@ pub struct Cpu {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Memory {
-    /// All of it.
+    /// Total size.
     pub size_bytes: u64,
 }
 

@@ -1,18 +1,18 @@
 //! Kinds of documents, by the words that operators and the Fleet service use for them.
 
-/// Whose locks or requests.
+/// Whether locks or requests are those of machines or of clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Of {
-    /// All of them.
+    /// All.
     All,
-    /// Of machines.
+    /// Those of machines.
     Nodes,
-    /// Of whole clusters.
+    /// Those of whole clusters.
     Clusters,
 }
 
 impl Of {
-    /// Is one with this machine, or none, among them?
+    /// Does it include a lock or request of this machine, or of the cluster (None)?
     #[must_use]
     pub const fn has(self, node: Option<&str>) -> bool {
         match self {
@@ -36,13 +36,13 @@ pub enum Kind {
     Locks(Of),
     /// Maintenance requests.
     Requests(Of),
-    /// States of the child cluster that updates bring about.
+    /// States of the child cluster that updates change.
     ClusterStates,
     /// Join tokens.
     Tokens,
     /// Credentials of people and programs.
     Credentials,
-    /// Secrets, without their values.
+    /// Secrets; their values are left out.
     Secrets,
     /// Lines of the audit record.
     Audit,
@@ -51,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order in which they are listed.
+    /// All kinds, in the order in which they are listed.
     pub const ALL: [Self; 15] = [
         Self::Clusters,
         Self::Machines,
@@ -92,7 +92,7 @@ impl Kind {
         }
     }
 
-    /// The name of one of them.
+    /// The name of one document of this kind.
     #[must_use]
     pub fn singular(self) -> &'static str {
         self.word().strip_suffix('s').unwrap_or(self.word())

@@ -1,25 +1,25 @@
-//! Who goes when: what `musterctl plan` prints.
+//! The order in which machines go: the output of `musterctl plan`.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Rollout, UpdatePlan};
 use crate::model::{Blocked, MachineType, Phase};
 
-/// Who goes when, and why not now: the answer of `plan`.
+/// The order in which machines go, and why they wait: the answer of `plan`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// Of which cluster.
+    /// Its cluster.
     pub cluster: String,
-    /// Why nothing starts, where that is so.
+    /// Why the cluster is blocked, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<Blocked>,
-    /// In the order in which they go.
+    /// The waves in their order.
     pub waves: Vec<Wave>,
-    /// The rollout under way that is no deployment: an update, a reboot, maintenance, a removal, a reconfigure.
+    /// The rollout under way, other than a deployment: an update, a reboot, maintenance, a removal, a reconfigure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// What an update would do, on a cluster that is deployed and whose manifest is newer.
+    /// What an update would do to a deployed cluster with a newer manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdatePlan>,
 }
@@ -28,15 +28,15 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wave {
-    /// From 1.
+    /// Number from 1.
     pub number: u32,
     /// The phase they run.
     pub phase: Phase,
     /// Their type.
     pub machine_type: MachineType,
-    /// How many of them are in it at once.
+    /// Number of them that run at once.
     pub at_once: u32,
-    /// In the order in which they start.
+    /// The machines in the order in which they start.
     pub machines: Vec<PlannedMachine>,
 }
 
@@ -50,7 +50,7 @@ pub struct PlannedMachine {
     pub state: String,
     /// Items it is to run in this wave.
     pub items: Vec<String>,
-    /// Why not now, where that is so.
+    /// Why it waits, if it is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<Blocked>,
 }

@@ -2,22 +2,22 @@ use serde::{Deserialize, Serialize};
 
 use super::Document;
 
-/// A secret as people see it: never its value.
+/// A secret as shown to people; its value is left out.
 pub type Secret = Document<SecretSpec, SecretStatus>;
 
-/// Who may refer to a secret.
+/// Which items may refer to a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretSpec {
-    /// Items of this cluster; none = it is shared.
+    /// Only items of this cluster; none = it is shared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_name: Option<String>,
-    /// Items of these clusters, if it is shared.
+    /// Only items of these clusters, if it is shared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
 }
 
-/// What is known of a secret besides its value.
+/// Known data of a secret besides its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretStatus {

@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 use super::{Document, StageStatus};
 use crate::model::{LockState, MachineType, Reason, Scope};
 
-/// A workload lock as people see it.
+/// A workload lock as shown to people.
 pub type Lock = Document<LockSpec, LockStatus>;
-/// A maintenance request as people see it.
+/// A maintenance request as shown to people.
 pub type Request = Document<RequestSpec, RequestStatus>;
 
-/// A state of the child cluster that Muster brings about for a machine, as people see it (LCMClusterState).
+/// A state of the child cluster that Muster sets for a machine, as shown to people (LCMClusterState).
 pub type ClusterState = Document<ClusterStateSpec, ClusterStateStatus>;
 
-/// What is wanted.
+/// Desired state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStateSpec {
-    /// Of which cluster.
+    /// Its cluster.
     pub cluster_name: String,
     /// `swarm-drain`.
     #[serde(rename = "type")]
@@ -29,24 +29,24 @@ pub struct ClusterStateSpec {
     pub value: String,
 }
 
-/// What is the case.
+/// Actual state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStateStatus {
     /// `true` or `false`.
     pub actual_value: String,
-    /// How often it was begun in this rollout.
+    /// Number of attempts in this rollout.
     pub attempt: u32,
-    /// What is waited for, in the product's words.
+    /// What is awaited, in the product's words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// Whose lock it is, and of what.
+/// Holder and subject of a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LockSpec {
-    /// Of which cluster.
+    /// Its cluster.
     pub cluster_name: String,
     /// `NodeWorkloadLock` or `ClusterWorkloadLock`.
     pub kind: String,
@@ -57,27 +57,27 @@ pub struct LockSpec {
     pub node_name: Option<String>,
 }
 
-/// What its controller says.
+/// The controller's report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LockStatus {
-    /// May it be touched?
+    /// Whether the subject may be touched.
     pub state: LockState,
-    /// Since when it is in this state.
+    /// Start of this state.
     pub since: Timestamp,
-    /// What keeps the controller.
+    /// The problem that blocks the controller.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error_message: String,
-    /// How far the workloads are out of the way, in percent.
+    /// Progress of moving the workloads away, in percent.
     pub percentage: u32,
-    /// What the controller is doing.
+    /// Current activity of the controller.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// The release it last worked for. Empty: it says none.
+    /// The release that the controller last worked for; empty if unreported.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
-    /// Is its controller connected, so that it sees requests? Without it the lock stays as it is. An older coordinator
-    /// does not say.
+    /// Is its controller connected, so that it sees requests? While it is disconnected, the lock keeps its state. Older
+    /// coordinators omit this field.
     #[serde(default = "LockStatus::unsaid")]
     pub connected: bool,
 }
@@ -88,34 +88,34 @@ impl LockStatus {
     }
 }
 
-/// What is requested.
+/// Content of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestSpec {
-    /// Of which cluster.
+    /// Its cluster.
     pub cluster_name: String,
     /// `NodeMaintenanceRequest` or `ClusterMaintenanceRequest`.
     pub kind: String,
     /// The machine. None: the cluster itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// What may be done.
+    /// Permitted operations.
     pub scope: Scope,
-    /// The machine is removed for good: it does not come back.
+    /// The machine is removed for good.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removal: bool,
-    /// The release that is coming. Empty: none is, as in maintenance.
+    /// The release of the update; empty outside updates, as in maintenance.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
 }
 
-/// What it waits for.
+/// State of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestStatus {
     /// `waiting` for locks, or `granted`.
     pub state: String,
-    /// Which locks are still active, in the product's words.
+    /// The locks that are still active, in the product's words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -124,50 +124,50 @@ pub struct RequestStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MaintenanceStatus {
-    /// Since when it is out of service. None: it is on its way there.
+    /// Since when it is out of service. None: it is on the way there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// It is wanted back.
+    /// It is on the way back into service.
     pub leaving: bool,
 }
 
-/// How far an update is.
+/// Progress of an update.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStatus {
-    /// What may be done to machines.
+    /// Permitted operations on machines.
     pub scope: Scope,
-    /// The release all go to.
+    /// The target release.
     pub release: String,
-    /// Steps of the cluster.
+    /// Stages of the cluster.
     pub stages: Vec<StageStatus>,
-    /// What it adds to machines' lists, hooks and backups, in the order of machines.
+    /// Hooks and backups that it adds to machines, in the order of machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookStatus>,
-    /// Backups that were made for it.
+    /// Backups made for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backups: Vec<BackupStatus>,
-    /// An operator does without backups.
+    /// An operator skips the backups.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_backup: bool,
-    /// How far each update group is, in the order in which they go. Empty: the cluster has none.
+    /// Progress of each update group, in their order. Empty: the cluster is ungrouped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
-    /// Nothing moves by itself any more: an operator decides what is next.
+    /// It waits for an operator.
     pub needs_operator: bool,
-    /// Its machines in the order in which they go, and how far each is.
+    /// Its machines and their progress, in the order in which they go.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub machines: Vec<MachineProgress>,
-    /// Machines that have not come to their end and do not move, and why.
+    /// Incomplete machines that are blocked, and why.
     pub waiting: Vec<Waiting>,
-    /// Since when it is paused.
+    /// Start of the pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_since: Option<Timestamp>,
     /// Paused for over a day: a cluster between two releases is a risk.
     pub paused_too_long: bool,
 }
 
-/// How far a hook of an update, or a backup, is on one machine.
+/// Progress of a hook or a backup of an update on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HookStatus {
@@ -185,64 +185,65 @@ pub struct HookStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackupStatus {
-    /// The machine it lies on.
+    /// The machine that stores it.
     pub machine: String,
     /// The item that made it.
     pub item: String,
-    /// Its file there.
+    /// Path of its file.
     pub path: String,
-    /// How long it is.
+    /// Size of the file.
     pub bytes: u64,
     /// Its digest, in hex.
     pub sha256: String,
-    /// What was said of it: a copy may be hot though a consistent one was wanted.
+    /// The runner's message: a copy may be hot though a consistent one was requested.
     pub message: String,
-    /// When, by the machine's clock.
+    /// Time of the backup, by the machine's clock.
     pub taken_at: Timestamp,
 }
 
-/// How far an update group is.
+/// Progress of an update group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupStatus {
     /// Its name.
     pub name: String,
-    /// Its place in the order; equal ones go together.
+    /// Its place in the order; groups with equal indexes go together.
     pub index: u32,
     /// Its workers in this rollout.
     pub total: u32,
-    /// Those that have come to their end.
+    /// Workers that are complete.
     pub done: u32,
 }
 
-/// How far an update is on one machine.
+/// Progress of an update on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineProgress {
     /// Its name.
     pub machine: String,
-    /// `done`, `under way`, `waiting` (why is in `waiting`), `in maintenance`, or `left out`: it keeps what it had.
+    /// `done`, `under way`, `waiting` (with its reason in `waiting`), `in maintenance`, or `left out`: it keeps its
+    /// present state.
     pub progress: String,
     /// The item under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<String>,
 }
 
-/// A machine that does not move.
+/// A blocked machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiting {
     /// Its name.
     pub machine: String,
-    /// Its named reason.
+    /// Named reason.
     pub reason: Reason,
-    /// In words.
+    /// The reason in words.
     pub message: String,
-    /// What lets it go on.
+    /// What ends the wait.
     pub clears_when: String,
 }
 
-/// A stage that takes longer than it may.
+/// A stage past its deadline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StuckStage {
@@ -250,18 +251,18 @@ pub struct StuckStage {
     pub stage: String,
     /// When it began.
     pub since: Timestamp,
-    /// Whose it is, in the status of a cluster. None: the cluster's own, or the machine's own.
+    /// The machine concerned, in the status of a cluster. None: the cluster itself, or the machine with this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
 }
 
-/// What became of an operator's wish that a machine reboots.
+/// Outcome of an operator's request to reboot a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RebootStatus {
-    /// When it was applied.
+    /// Time of the request.
     pub requested_at: Timestamp,
-    /// Has it rebooted since, because of it?
+    /// Has the machine rebooted because of it?
     pub completed: bool,
     /// Why the reboot failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -274,24 +275,24 @@ pub struct RebootStatus {
 pub struct UpdatePlan {
     /// The release it goes to.
     pub release: String,
-    /// What may be done to machines.
+    /// Permitted operations on machines.
     pub scope: Scope,
-    /// Why it cannot start, where that is so.
+    /// Reason of the refusal, if it would be refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// Names what it would do, to start this and nothing else.
+    /// Digest of the plan; pass it to start exactly this update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// Warnings: what would hold it up if it started now.
+    /// Obstacles that would delay it if it started now.
     pub warnings: Vec<String>,
-    /// What it will not do, though an operator may expect it to.
+    /// Actions that an operator may expect but that it leaves out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The phases that are present, in order.
+    /// The phases that apply, in order.
     pub phases: Vec<UpdatePhase>,
-    /// Machines on which something changes, in the order in which they go.
+    /// Machines that change, in the order in which they go.
     pub machines: Vec<ChangedMachine>,
-    /// Machines on which nothing changes.
+    /// Number of machines that stay the same.
     pub unchanged: u32,
 }
 
@@ -301,15 +302,15 @@ pub struct UpdatePlan {
 pub struct UpdatePhase {
     /// Its name.
     pub name: String,
-    /// What happens in it.
+    /// Description of the phase.
     pub what: String,
-    /// What users and workloads notice.
+    /// Effect on users and workloads.
     pub impact: String,
-    /// Can it be paused, and what that means.
+    /// Whether it can be paused, and what that means.
     pub pause: String,
 }
 
-/// A machine on which something changes.
+/// A machine that the update changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangedMachine {
@@ -318,7 +319,7 @@ pub struct ChangedMachine {
     /// Its type.
     #[serde(rename = "type")]
     pub machine_type: MachineType,
-    /// The update group it goes with. None: a control machine, or a cluster without groups.
+    /// Its update group. None: a control machine, or an ungrouped cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Items that change, in the order they run.

@@ -1,4 +1,5 @@
-//! Two server verifiers around webpki's: one that tells a wrong clock from a wrong CA, one that knows its CA by digest.
+//! Two server verifiers around webpki's: one distinguishes a wrong clock from a wrong CA, the other knows its CA by
+//! digest.
 
 use std::{io, sync::Arc};
 
@@ -16,7 +17,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{ConnectError, provider};
 
-/// SHA-256 of a certificate's SubjectPublicKeyInfo: what a join token carries of its CA. None = not a certificate.
+/// SHA-256 of a certificate's SubjectPublicKeyInfo: the form in which a join token names its CA. None = not a
+/// certificate.
 #[must_use]
 pub fn spki_sha256(certificate: &CertificateDer<'_>) -> Option<[u8; 32]> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -25,7 +27,7 @@ pub fn spki_sha256(certificate: &CertificateDer<'_>) -> Option<[u8; 32]> {
     Some(sum)
 }
 
-/// What our verifiers refuse, carried through TLS as [`CertificateError::Other`].
+/// Reasons for which our verifiers refuse, carried through TLS as [`CertificateError::Other`].
 #[derive(Clone, Debug, thiserror::Error)]
 enum Refusal {
     #[error("the CA's digest is not the token's")]
@@ -40,7 +42,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// Turns a failed handshake into words.
+/// Convert the error of a failed handshake.
 pub(super) fn explain(address: &str, source: io::Error) -> ConnectError {
     let address = address.to_owned();
     let error = source.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
@@ -64,7 +66,7 @@ pub(super) fn explain(address: &str, source: io::Error) -> ConnectError {
     }
 }
 
-/// If `error` is about time only, and the chain is right otherwise, says so.
+/// If `error` concerns time only and the chain is otherwise valid, return a refusal that says so.
 fn tell_clock(
     error: Error,
     end_entity: &CertificateDer<'_>,
@@ -95,7 +97,7 @@ fn tell_clock(
         .into()
 }
 
-/// webpki, but a wrong clock is told from a wrong CA.
+/// webpki, but it distinguishes a wrong clock from a wrong CA.
 #[derive(Debug)]
 pub(super) struct Dated(Arc<WebPkiServerVerifier>);
 
@@ -141,7 +143,7 @@ impl ServerCertVerifier for Dated {
     }
 }
 
-/// Finds its CA in the server's own chain, by the digest of its public key info, and then verifies as always.
+/// Finds its CA in the server's own chain by the digest of its public key info, and then verifies as usual.
 #[derive(Debug)]
 pub(super) struct Pinned {
     ca_spki_sha256: [u8; 32],

@@ -1,5 +1,5 @@
-//! What an operator does to a machine: `retry`, `skip`, `accept`, `rerun`, `revoke`, `replace`. Each is one audited
-//! call. `revoke` shuts out people and programs too.
+//! Actions of an operator on a machine: `retry`, `skip`, `accept`, `rerun`, `revoke`, `replace`. Each is one audited
+//! call. `revoke` also works on credentials of people and programs.
 
 use muster_proto::{
     model::MachineType,
@@ -180,12 +180,12 @@ pub(crate) async fn replace(args: ReplaceArgs, context: &Context) -> Result<(), 
     show(&coordinator.call_on(Kind::Machines, &args.machine, coordinator.fleet().replace_machine(request)).await?)
 }
 
-/// Nobody is asked of a machine that is not there: it is what these commands are for. One that is connected does its
-/// work; shut out, it needs a new token and somebody at its console.
+/// Ask before shutting out a connected machine: it is at work, and then needs a new token and a person at its console.
+/// For a disconnected machine skip the question: these commands are made for it.
 async fn may_shut_out(coordinator: &Coordinator, name: &str, what: &str) -> Result<bool, Failure> {
     let machine = match coordinator.get_one(Kind::Machines, name).await {
-        // That there is none of this name, or that we may not, the call itself says. Whoever could not be looked at for
-        // another reason may be connected: nothing is done unasked.
+        // The call itself reports an unknown name or missing permission. After any other error the machine may be
+        // connected: fail.
         Err(failure) if matches!(failure.exit, Exit::BadInput | Exit::NotAllowed) => return Ok(true),
         answer => answer?,
     };
@@ -213,7 +213,7 @@ async fn may_shut_out(coordinator: &Coordinator, name: &str, what: &str) -> Resu
     ask(&printable(&question))
 }
 
-/// What was done, as the coordinator tells it.
+/// Print what was done, as the coordinator reports it.
 pub(crate) fn show(answer: &ActionResponse) -> Result<(), Failure> {
     answer.lines.iter().try_for_each(|line| terminal::done(&printable(line)))
 }

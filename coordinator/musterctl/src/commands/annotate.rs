@@ -28,7 +28,7 @@ pub(crate) struct Args {
     changes: Vec<String>,
 }
 
-/// What can have annotations.
+/// Kinds that can have annotations.
 const KINDS: &[(Kind, &str)] = &[(Kind::Machines, ""), (Kind::Clusters, "")];
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `musterctl apply`: manifests to the coordinator, which checks them whole before it changes anything.
+//! `musterctl apply`: sends manifests to the coordinator, which checks all of them before it changes anything.
 
 mod schemas;
 
@@ -20,7 +20,7 @@ use crate::{
     terminal,
 };
 
-/// Most text that is read: what the coordinator takes in one call, less room for names.
+/// Most text that is read: the coordinator's limit for one call, less room for names.
 const TEXT_BYTES_MAX: u64 = APPLY_MESSAGE_BYTES_MAX as u64 - 64 * 1024;
 
 /// Create or change clusters and machines from manifests
@@ -124,7 +124,7 @@ fn read(name: &str, left: &mut u64) -> Result<ManifestFile, Failure> {
     Ok(ManifestFile { name, text })
 }
 
-/// What is left of the bytes of a request. None: these are too many.
+/// Bytes of a request that remain. None: it is over the limit.
 fn left_after(bytes: usize, left: u64) -> Option<u64> {
     u64::try_from(bytes).ok().and_then(|bytes| left.checked_sub(bytes))
 }

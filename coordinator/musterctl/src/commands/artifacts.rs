@@ -1,4 +1,4 @@
-//! `musterctl artifacts serve`: a small file server, for the demo and for a first fleet without a mirror of its own.
+//! `musterctl artifacts serve`: a small file server, for the demo and for a first fleet that has no mirror.
 
 mod answer;
 mod files;

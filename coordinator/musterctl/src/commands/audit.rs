@@ -1,4 +1,4 @@
-//! `musterctl audit`: is the record of who did what whole?
+//! `musterctl audit`: checks that the audit record is complete.
 
 use muster_proto::resource::{AuditChain, verify_audit};
 

@@ -1,4 +1,4 @@
-//! `musterctl completion`: a script for the shell; and the manual pages, from the same definitions.
+//! `musterctl completion`: a completion script for the shell; and the manual pages, from the same definitions.
 
 use std::path::Path;
 

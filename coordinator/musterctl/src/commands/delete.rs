@@ -1,4 +1,4 @@
-//! `musterctl delete`: forgets a cluster that has no machines.
+//! `musterctl delete`: deletes an empty cluster.
 
 use muster_proto::{resource::Kind, wire::DeleteClusterRequest};
 

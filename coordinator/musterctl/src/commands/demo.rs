@@ -1,10 +1,10 @@
-//! `musterctl demo`: becomes `muster-demo`, the program beside this one.
+//! `musterctl demo`: executes `muster-demo`, which is installed in the same directory.
 
 use std::{env, ffi::OsString, fs, os::unix::process::CommandExt as _, process::Command};
 
 use crate::errors::Failure;
 
-/// The program that is the demo.
+/// Name of the demo program.
 const PROGRAM: &str = "muster-demo";
 
 /// See a fleet deploy itself, on this computer alone

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     name: Option<String>,
 }
 
-/// What can be described.
+/// Kinds that can be described.
 const KINDS: &[(Kind, &str)] = &[(Kind::Clusters, ""), (Kind::Machines, ""), (Kind::Rollouts, "")];
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
@@ -41,7 +41,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             let rollout = coordinator.get_one(Kind::Rollouts, &name).await?;
             view::describe_rollout(&serde_json::from_slice(&rollout.json).map_err(not_this_version)?, now)
         }
-        // A cluster: KINDS lists nothing else.
+        // A cluster: the only other kind in KINDS.
         _ => {
             let cluster = coordinator.get_one(Kind::Clusters, &name).await?;
             let machines = coordinator.get(Kind::Machines, "", &name).await?;

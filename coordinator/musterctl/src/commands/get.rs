@@ -49,7 +49,7 @@ pub(crate) struct Args {
     cluster: Option<String>,
 }
 
-/// What can be listed, and what help says of it.
+/// Kinds that can be listed, with their help texts.
 const KINDS: &[(Kind, &str)] = &[
     (Kind::Clusters, ""),
     (Kind::Machines, ""),
@@ -94,7 +94,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     show(context, &subject, &names, args.output).await
 }
 
-/// The table of one kind.
+/// Print the table of one kind.
 pub(crate) async fn list(kind: Kind, cluster: String, context: &Context) -> Result<(), Failure> {
     show(context, &Subject { kind, name: String::new(), cluster }, &[], None).await
 }
@@ -128,7 +128,7 @@ async fn show(context: &Context, subject: &Subject, names: &[String], format: Op
     }
 }
 
-/// Of an empty list: what it is of, and whether credentials limit it to these clusters.
+/// Text for an empty list: its subject, and the clusters to which the credentials are limited.
 fn nothing(subject: &Subject, only: Option<&str>) -> String {
     let scope = match subject.cluster.as_str() {
         "" => String::new(),
@@ -138,7 +138,7 @@ fn nothing(subject: &Subject, only: Option<&str>) -> String {
     printable(&format!("No {} found{scope}.{only}", subject.kind.word()))
 }
 
-/// `{"items":[…]}`, the documents as the coordinator sent them: fields this version does not know stay.
+/// `{"items":[…]}`, with the documents as the coordinator sent them: unknown fields stay.
 fn list_of(found: &[Resource]) -> Result<Value, Failure> {
     let items = found.iter().map(|item| value(&item.json)).collect::<Result<Vec<_>, _>>()?;
     Ok(json!({ "items": items }))
@@ -148,7 +148,7 @@ pub(crate) fn value(json: &[u8]) -> Result<Value, Failure> {
     serde_json::from_slice(json).map_err(not_this_version)
 }
 
-/// JSON for a terminal too: the same text, with what could tell it something written as escapes.
+/// JSON that is safe for a terminal: control characters are escaped.
 pub(crate) fn pretty_json(value: &Value) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|source| Failure::failed("cannot write JSON").because(source))?;

@@ -1,4 +1,4 @@
-//! `musterctl locks`: what operators do with the locks of application controllers.
+//! `musterctl locks`: actions of operators on the locks of application controllers.
 
 use muster_proto::{
     resource::{Kind, Lock, Of},
@@ -53,7 +53,7 @@ struct ReleaseArgs {
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let LocksCommand::Release(args) = args.command;
     let coordinator = context.coordinator().await?;
-    // Without one there is nothing to ask: the coordinator says so.
+    // If there is no lock, skip the question: the coordinator reports the error.
     let held = held(&coordinator, &args).await?;
     let ReleaseArgs { controller, cluster, machine, yes } = args;
     let what = match held {
@@ -73,7 +73,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     })?)
 }
 
-/// How many locks this is about.
+/// Number of locks that the command concerns.
 async fn held(coordinator: &Coordinator, args: &ReleaseArgs) -> Result<usize, Failure> {
     let found = coordinator.get(Kind::Locks(Of::All), "", &args.cluster).await?;
     let locks = found.iter().map(|lock| serde_json::from_slice(&lock.json)).collect::<Result<Vec<Lock>, _>>();

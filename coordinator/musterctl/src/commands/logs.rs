@@ -1,4 +1,4 @@
-//! `musterctl logs`: an item's output, from the machine itself.
+//! `musterctl logs`: an item's output, read from the machine itself.
 
 use std::io::{self, IsTerminal as _};
 
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let visible = io::stdout().is_terminal();
     let mut silent = true;
     loop {
-        // An item that is followed may be silent for hours; otherwise the output is there already.
+        // A followed item may be silent for hours; otherwise the output already exists.
         let next = if args.follow {
             chunks.next().await
         } else {

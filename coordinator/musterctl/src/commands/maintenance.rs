@@ -1,4 +1,4 @@
-//! `musterctl maintenance`: one machine out of service, for as long as its operator needs it.
+//! `musterctl maintenance`: takes one machine out of service for as long as its operator needs.
 
 use muster_proto::{
     resource::{Cluster, Kind, Machine},
@@ -92,7 +92,7 @@ async fn leave(args: LeaveArgs, context: &Context) -> Result<(), Failure> {
         return Ok(());
     }
     let ended = watch::to_the_end(&cluster, context).await;
-    // Others that are out keep the rollout open, and are what its end speaks of; without them it speaks of this one.
+    // Other machines in maintenance keep the rollout open, and its end concerns them; otherwise it concerns this one.
     let found: Machine = coordinator.get_one(Kind::Machines, &machine).await.and_then(read)?;
     if found.status.maintenance.is_some() || found.status.indeterminate {
         return ended;

@@ -1,4 +1,4 @@
-//! `musterctl plan`: who goes when, and why not now.
+//! `musterctl plan`: the order in which machines go, and why they wait.
 
 use clap::ValueEnum;
 use muster_proto::{
@@ -73,7 +73,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// A plan has only machines that can be planned with.
+/// Report missing machines: a plan contains only machines that can be planned.
 async fn say_who_is_missing(coordinator: &Coordinator, name: &str) -> Result<(), Failure> {
     let cluster = coordinator.get_one(Kind::Clusters, name).await?;
     let cluster: Cluster = serde_json::from_slice(&cluster.json).map_err(not_this_version)?;
@@ -93,7 +93,7 @@ async fn say_who_is_missing(coordinator: &Coordinator, name: &str) -> Result<(),
     terminal::print(&printable(&format!("{}; {next}", view::ready_line(&cluster))))
 }
 
-/// Who is in trouble says himself what helps.
+/// What helps: the description of a machine in trouble says so.
 fn what_helps(cluster: &Cluster) -> String {
     let status = &cluster.status;
     let troubled = [&status.failed_nodes, &status.indeterminate_nodes, &status.lost_nodes, &status.revoked_nodes];
@@ -103,7 +103,7 @@ fn what_helps(cluster: &Cluster) -> String {
     }
 }
 
-/// What an operator looks at next if the quorum is what refuses.
+/// Print the next command to look at if the quorum is the reason of the refusal.
 pub(crate) fn lead_on(refused: &str, downtime: &str) -> Result<(), Failure> {
     match refused.starts_with("Quorum") {
         true => terminal::print(&format!("What it would do: {downtime}")),
@@ -111,12 +111,12 @@ pub(crate) fn lead_on(refused: &str, downtime: &str) -> Result<(), Failure> {
     }
 }
 
-/// The command that shows what would be done if the control plane may be down.
+/// The command that shows the plan if the control plane may be down.
 pub(crate) fn with_downtime(asked: &PlanRequest) -> String {
     command_line("plan", &PlanRequest { accept_control_plane_downtime: true, ..asked.clone() })
 }
 
-/// The command, `update` or `plan`, of the update that is shown.
+/// The command line, of `update` or `plan`, for the update that is shown.
 fn command_line(command: &str, asked: &PlanRequest) -> String {
     let mut line = format!("musterctl {command} {}", asked.cluster);
     if !asked.scope.is_empty() {

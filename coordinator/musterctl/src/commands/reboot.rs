@@ -1,4 +1,4 @@
-//! `musterctl reboot`: machines reboot one after the other, their workloads moved away first.
+//! `musterctl reboot`: reboots machines one after the other, after their workloads have moved away.
 
 use muster_proto::{
     model::MachineType,
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     start.follow(&cluster, context).await
 }
 
-/// Who reboots, and in which order. None: nobody would, and there is nothing to be asked.
+/// The question to confirm, with the machines that would reboot in their order. None: the set of machines is empty.
 async fn question(coordinator: &Coordinator, cluster: &str, named: &[String]) -> Result<Option<String>, Failure> {
     let of = coordinator.get_one(Kind::Clusters, cluster).await?;
     let of: Cluster = serde_json::from_slice(&of.json).map_err(not_this_version)?;

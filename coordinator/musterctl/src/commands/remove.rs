@@ -1,4 +1,4 @@
-//! `musterctl remove`: a machine leaves its cluster for good.
+//! `musterctl remove`: removes a machine from its cluster for good.
 
 use muster_proto::{
     model::RemovalPolicy,
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Says what the machine waits for, until it is gone.
+/// Print what the machine waits for, until it is gone.
 async fn follow(machine: &str, cluster: &str, context: &Context) -> Result<(), Failure> {
     let subject = Subject { kind: Kind::Machines, name: machine.to_owned(), cluster: cluster.to_owned() };
     let mut feed = Feed::open(context.config()?, vec![subject]);

@@ -1,4 +1,4 @@
-//! `musterctl secret`: values that items refer to and nobody reads back.
+//! `musterctl secret`: write-only values that items refer to.
 
 use std::{
     fs::File,
@@ -133,7 +133,7 @@ async fn share(request: ShareSecretRequest, context: &Context) -> Result<(), Fai
     show(&coordinator.call_on(Kind::Secrets, &name, coordinator.fleet().share_secret(request)).await?)
 }
 
-/// A secret of a cluster may be named as lists show it: `edge-7/db`.
+/// Accept a cluster's secret as lists show it: `edge-7/db`.
 fn named(cluster: Option<String>, name: String) -> (Option<String>, String) {
     match name.split_once('/') {
         Some((of, name)) if cluster.is_none() => (Some(of.to_owned()), name.to_owned()),

@@ -124,7 +124,7 @@ async fn create(args: CreateArgs, context: &Context) -> Result<(), Failure> {
         JoinType::Control => "control",
         JoinType::Worker => "worker",
     };
-    // Before there is a token that nobody could ever read.
+    // Create the file first: if writing failed later, the token would be lost.
     let file = args.out.as_deref().map(NewFile::make).transpose()?;
     let coordinator = context.coordinator().await?;
     let request = CreateTokenRequest {
@@ -169,7 +169,7 @@ fn lost(id: &str) -> String {
     format!("The token is lost: `musterctl token revoke {id}`, and make another.")
 }
 
-/// A file that was not there before and only we may read. Removed again unless it is kept.
+/// A new file that only its owner may read. Removed again unless it is kept.
 struct NewFile<'a> {
     path: &'a Path,
     file: File,
@@ -208,7 +208,7 @@ impl Drop for NewFile<'_> {
     }
 }
 
-/// Without the option the token goes to stdout.
+/// Reject `-`: by default the token goes to stdout.
 fn new_file(text: &str) -> Result<PathBuf, String> {
     match text {
         "-" => Err("it names a new file; without it the token goes to stdout".to_owned()),

@@ -1,4 +1,5 @@
-//! `musterctl update` brings a deployed cluster to its newest manifest; `pause`, `resume`, `abort` steer one under way.
+//! `musterctl update` brings a deployed cluster to its newest manifest; `pause`, `resume`, `abort` control a running
+//! update.
 
 use muster_proto::{
     model::Scope,
@@ -59,16 +60,16 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Whether to start it: `--yes`, or what the person at the terminal answers.
+    /// Whether to start it: `--yes`, or the answer of the person at the terminal.
     ///
     /// # Errors
     ///
-    /// When there is nobody to ask.
+    /// There is no terminal to ask at.
     pub(crate) fn agreed(&self, question: &str) -> Result<bool, Failure> {
         if self.yes { Ok(true) } else { ask(question) }
     }
 
-    /// Follows what was started to its end, unless that was not asked for.
+    /// Follow the operation to its end, unless `--detach` was given.
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ pub(crate) struct AbortArgs {
     yes: bool,
 }
 
-/// In the place of a plan's digest: it is none, so that nothing starts of which nothing was shown.
+/// Replaces a plan's digest when no plan was shown. It differs from every digest, so the coordinator refuses to start.
 const NOTHING_SHOWN: &str = "nothing was shown";
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
@@ -134,13 +135,13 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let answer = coordinator.call_on(Kind::Clusters, &cluster, coordinator.fleet().plan(asked)).await?;
         let plan: Plan = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
         terminal::print_all(&view::plan_lines(&plan))?;
-        // Without an update to start there is nothing to ask: the coordinator says why it starts none.
+        // If there is no update to start, skip the question: the coordinator says why.
         asks = plan.update.is_some();
         if let Some(refused) = plan.update.as_ref().and_then(|update| update.refused.as_deref()) {
             plan::lead_on(refused, &downtime)?;
             return Err(Failure::silent(Exit::Refused)); // the plan says why it cannot start
         }
-        // What is started is what was shown, or nothing.
+        // Start exactly what was shown.
         let shown = plan.update.and_then(|update| update.digest);
         request.plan_digest = shown.unwrap_or_else(|| NOTHING_SHOWN.to_owned());
     }
@@ -169,7 +170,7 @@ pub(crate) async fn abort(args: AbortArgs, context: &Context) -> Result<(), Fail
     let coordinator = context.coordinator().await?;
     let rollout = meant(&coordinator, args.rollout).await?;
     let out = if args.yes { Vec::new() } else { out_of_service(&coordinator, &rollout).await? };
-    // Whoever works on one of them does not expect it back.
+    // A person may be working on such a machine and must agree to its return.
     if !out.is_empty() && !ask(&format!("Bring back into service: {}?", out.join(", ")))? {
         return Ok(());
     }
@@ -177,7 +178,7 @@ pub(crate) async fn abort(args: AbortArgs, context: &Context) -> Result<(), Fail
     show(&coordinator.call_on(Kind::Rollouts, &rollout, coordinator.fleet().abort(request)).await?)
 }
 
-/// Machines that are out of service for this rollout, for as long as their operator needs them.
+/// Machines that are out of service for this rollout, for as long as their operator needs.
 async fn out_of_service(coordinator: &Coordinator, rollout: &str) -> Result<Vec<String>, Failure> {
     let found = coordinator.get_one(Kind::Rollouts, rollout).await?;
     let found: Rollout = serde_json::from_slice(&found.json).map_err(not_this_version)?;
@@ -192,7 +193,7 @@ async fn out_of_service(coordinator: &Coordinator, rollout: &str) -> Result<Vec<
     Ok(out.map(|machine| machine.metadata.name).collect())
 }
 
-/// No rollout has this name, and no cluster.
+/// The failure for a name that is unknown among rollouts and clusters.
 async fn neither(coordinator: &Coordinator, name: &str) -> Failure {
     let failure = Failure::bad_input(format!("there is no rollout and no cluster named \"{name}\""));
     let mut known = coordinator.names(Kind::Clusters).await;
@@ -203,7 +204,7 @@ async fn neither(coordinator: &Coordinator, name: &str) -> Failure {
     }
 }
 
-/// The rollout of this name, or the one that is open in the cluster of this name.
+/// The rollout of this name, or the open rollout of the cluster of this name.
 async fn meant(coordinator: &Coordinator, name: String) -> Result<String, Failure> {
     match coordinator.get_one(Kind::Rollouts, &name).await {
         Err(failure) if failure.exit == Exit::BadInput => {}

@@ -17,7 +17,7 @@ use crate::{
     terminal,
 };
 
-/// A difference of clocks worth telling, in milliseconds.
+/// Smallest difference of clocks that is reported, in milliseconds.
 const CLOCK_SKEW_MS: u64 = 5_000;
 
 /// Show the versions of musterctl and of the coordinator, and whose credentials these are
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     wait: u32,
 }
 
-/// Between two tries to reach a coordinator that is not up yet.
+/// Wait between two attempts to reach a coordinator that is still starting.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The only clusters that our credentials are for. None: all.
+/// The only clusters that our credentials apply to. None: all.
 pub(crate) fn scope(answer: &VersionResponse) -> Option<String> {
     (!answer.clusters.is_empty()).then(|| answer.clusters.join(", "))
 }

@@ -1,4 +1,4 @@
-//! `musterctl watch`: a cluster in motion, until its rollout is Ready or needs a person.
+//! `musterctl watch`: shows a cluster's progress until its rollout is Ready or needs a person.
 
 mod screen;
 
@@ -22,9 +22,9 @@ use crate::{
     view::{self, Fleet, Verdict},
 };
 
-/// How often the screen is drawn.
+/// Interval between two drawings of the screen.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
-/// The news of a rollout's end may overtake those of its last machines: so long we still listen.
+/// The end of a rollout may be reported before that of its last machines: listen this long for them.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// Show a cluster as it moves, until its rollout is Ready or needs a person
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     to_the_end(&args.cluster, context).await
 }
 
-/// Shows the cluster until its rollout ends, or Ctrl-C.
+/// Show the cluster until its rollout ends, or Ctrl-C.
 pub(crate) async fn to_the_end(cluster: &str, context: &Context) -> Result<(), Failure> {
     let config = context.config()?;
     let mut screen = Screen::new();
@@ -64,7 +64,7 @@ pub(crate) async fn to_the_end(cluster: &str, context: &Context) -> Result<(), F
     }
 }
 
-/// Shows the cluster until its rollout ends.
+/// Show the cluster until its rollout ends.
 pub async fn follow(config: Config, cluster: &str, screen: &mut Screen) -> Result<(), Failure> {
     let mut watched = Watched::default();
     let mut feed = Feed::open(config, subjects(cluster));
@@ -124,7 +124,7 @@ fn needs_person(cluster: &str, lines: &[String]) -> Result<(), Failure> {
 struct Watched {
     fleet: Fleet,
     synced: bool,
-    /// Heard of since the connection came up: what was not by the time of `Synced` is gone.
+    /// Documents seen since the connection came up: those missing at `Synced` are gone.
     seen: BTreeSet<String>,
 }
 
@@ -134,7 +134,7 @@ impl Watched {
             News::Put { kind, name, json, .. } => {
                 let lines = self.put(kind, &json, screen)?;
                 self.seen.insert(name);
-                // Before the first sync everything is new: the summary says it.
+                // Before the first sync everything is new, and the summary covers it.
                 let lines = if self.synced { lines } else { Vec::new() };
                 lines.iter().try_for_each(|line| screen.line(line))
             }
@@ -201,7 +201,7 @@ impl Watched {
             Kind::Clusters => self.fleet.cluster = None,
             Kind::Machines => drop(self.fleet.machines.remove(name)),
             Kind::Rollouts => drop(self.fleet.rollouts.remove(name)),
-            // Of the others nothing is kept.
+            // Other kinds are ignored.
             _ => {}
         }
     }

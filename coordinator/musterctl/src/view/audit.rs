@@ -1,4 +1,4 @@
-//! Rows of the audit record: who did what, when.
+//! Rows of the audit record: time, actor, action.
 
 use muster_proto::resource::{Audit, AuditChain};
 

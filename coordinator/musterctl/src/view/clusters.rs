@@ -10,7 +10,7 @@ pub(super) const HEADERS: &[&str] = &["NAME", "READY", "RELEASE", "ROLLOUT", "NO
 pub(super) const HEADERS_WIDE: &[&str] =
     &["NAME", "READY", "RELEASE", "WANTED", "PREPARE", "DEPLOY", "RECONFIGURE", "ROLLOUT", "NOTE", "AGE"];
 
-/// So many machines in trouble are named.
+/// Most machines in trouble that are named.
 const NAMED_MAX: usize = 3;
 
 pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
@@ -36,7 +36,7 @@ pub(super) fn row(cluster: &Cluster, look: Look) -> Vec<String> {
     row
 }
 
-/// Who is in trouble, what is late, why nothing starts, else how far the phases that are not through are, and whether a
+/// Machines in trouble, late stages, the reason of a block; else the progress of incomplete phases. Also whether a
 /// person is needed.
 fn note(cluster: &Cluster, now: Timestamp) -> String {
     let status = &cluster.status;
@@ -57,13 +57,13 @@ fn note(cluster: &Cluster, now: Timestamp) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// `6 of 7 machines are there`. None: all that the manifest asks for have enrolled.
+/// `6 of 7 machines are there`. None: all machines that the manifest asks for have enrolled.
 pub(super) fn missing(cluster: &Cluster) -> Option<String> {
     let (there, asked) = (cluster.status.nodes, cluster.status.requested_nodes);
     (there < asked).then(|| format!("{there} of {asked} machines are there"))
 }
 
-/// `1 Lost: worker-1; 2 Failed: worker-2, worker-3`. None: nobody is in trouble.
+/// `1 Lost: worker-1; 2 Failed: worker-2, worker-3`. None: all machines are well.
 pub(super) fn troubles(cluster: &Cluster) -> Option<String> {
     let status = &cluster.status;
     let all = [
@@ -92,7 +92,7 @@ pub(super) fn due(cluster: &Cluster) -> Option<String> {
     cluster.status.update_due.then(|| format!("update due{way}"))
 }
 
-/// `5 of 6 machines Ready`, whether more are asked for, and who is in trouble.
+/// `5 of 6 machines Ready`, with missing machines and those in trouble.
 #[must_use]
 pub fn ready_line(cluster: &Cluster) -> String {
     let status = &cluster.status;

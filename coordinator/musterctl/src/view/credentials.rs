@@ -1,4 +1,4 @@
-//! Rows of credentials: who may speak to the coordinator, besides agents.
+//! Rows of credentials: people and programs that may call the coordinator, besides agents.
 
 use muster_proto::resource::Credential;
 

@@ -1,4 +1,4 @@
-//! Pages: everything there is to know of one thing, what is wrong first. Laid out as `kubectl describe` does.
+//! Pages: everything about one thing, with problems first, in the layout of `kubectl describe`.
 
 mod page;
 mod rollout;
@@ -22,7 +22,7 @@ use super::{
     printable_lines,
 };
 
-/// Lines of an item's output shown on a machine's page.
+/// Most lines of an item's output on a machine's page.
 const OUTPUT_LINES_MAX: usize = 10;
 
 /// A machine's page.
@@ -142,7 +142,7 @@ fn stuck(page: &mut Page, stuck: Option<&StuckStage>) {
     page.field("Stuck", &format!("{of}at \"{}\" since {}", stuck.stage, moment(stuck.since)));
 }
 
-/// For a machine that needs a person: the commands that clear it.
+/// For a machine that needs a person: the commands that resolve it.
 fn what_to_do(machine: &Machine) -> Option<String> {
     let name = &machine.metadata.name;
     let of = |standing: &str| machine.status.items.iter().find(|item| item.standing == standing);
@@ -228,13 +228,13 @@ fn items(machine: &Machine) -> Table {
     table
 }
 
-/// Both moments are of the machine's clock, so their difference is true even where the clock is not.
+/// Both times are from the machine's clock, so their difference is right even if the clock is wrong.
 fn took(status: &StateItemStatus, end: Timestamp) -> String {
     let ms = end.as_millisecond().saturating_sub(status.started_at.as_millisecond()).max(0);
     if ms < 10_000 { format!("{}.{}s", ms / 1000, ms % 1000 / 100) } else { age(status.started_at, end) }
 }
 
-/// The end of the output of the item that matters: the one that failed or is held, else the newest.
+/// The end of the output of the relevant item: the one that failed or is held, else the newest.
 fn output(page: &mut Page, machine: &Machine) {
     let status = &machine.status;
     let wrong = status.items.iter().find(|item| matches!(item.standing.as_str(), "failed" | "held" | "retrying"));

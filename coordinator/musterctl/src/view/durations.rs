@@ -1,4 +1,4 @@
-//! Ages as kubectl shows them, sizes as people say them.
+//! Ages in kubectl's format, and sizes for people.
 
 use jiff::Timestamp;
 
@@ -7,13 +7,13 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// From `then` to `now`. A moment in the future (another machine's clock) is `0s`.
+/// Time from `then` to `now`. A time in the future (another machine's clock) is `0s`.
 #[must_use]
 pub fn age(then: Timestamp, now: Timestamp) -> String {
     span(now.as_second().saturating_sub(then.as_second()))
 }
 
-/// A number of seconds, in two units at most and only while the second one matters.
+/// A number of seconds, in two units at most; the second only while it matters.
 #[must_use]
 pub fn span(seconds: i64) -> String {
     let s = seconds.max(0);
@@ -53,12 +53,12 @@ pub fn bytes(count: u64) -> String {
     if whole >= 10 || tenth == 0 { format!("{whole} {name}") } else { format!("{whole}.{tenth} {name}") }
 }
 
-/// A moment, to the second: `2026-03-01 12:00:03Z`.
+/// A time, to the second: `2026-03-01 12:00:03Z`.
 pub(super) fn moment(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// How long until a moment, or since: `in 3d`, `2h ago`.
+/// Time until or since a moment: `in 3d`, `2h ago`.
 pub(super) fn until(moment: Timestamp, now: Timestamp) -> String {
     let left = moment.as_second().saturating_sub(now.as_second());
     if left > 0 { format!("in {}", span(left)) } else { format!("{} ago", span(-left)) }

@@ -1,4 +1,4 @@
-//! Rows of machines: LCM's columns first, then what is wrong or under way.
+//! Rows of machines: LCM's columns first, then problems and activity.
 
 use jiff::Timestamp;
 use muster_proto::model::Reason;
@@ -10,7 +10,7 @@ pub(super) const HEADERS: &[&str] = &["NAME", "CLUSTERNAME", "TYPE", "STATE", "N
 pub(super) const HEADERS_WIDE: &[&str] =
     &["NAME", "CLUSTERNAME", "TYPE", "STATE", "RELEASE", "INTERNALIP", "HOSTNAME", "AGENTVERSION", "NOTE"];
 
-/// What there is to know of a machine whose identity two agents have.
+/// Note for a machine that shares its identity with another agent.
 const TWO_AGENTS: &str = "TwoAgents: another machine has its identity too, as from a copied disk (`muster-agent \
                           enroll --force` on one of them)";
 
@@ -31,13 +31,13 @@ pub(super) fn row(machine: &Machine, look: Look) -> Vec<String> {
     row
 }
 
-/// Its address of one kind, `Hostname` or `InternalIP`. Empty: it has none.
+/// Its address of one kind, `Hostname` or `InternalIP`, or an empty text.
 pub(super) fn address(machine: &Machine, kind: &str) -> String {
     let found = machine.status.addresses.iter().find(|address| address.kind == kind);
     found.map(|address| address.address.clone()).unwrap_or_default()
 }
 
-/// What is wrong with a machine, else what it waits for, else what it is busy with. Empty: nothing to say.
+/// The machine's problem, else what it waits for, else its activity. May be empty.
 #[must_use]
 pub fn note(machine: &Machine, now: Timestamp) -> String {
     let mut said = plain_note(machine, now);
@@ -51,7 +51,8 @@ pub fn note(machine: &Machine, now: Timestamp) -> String {
     }
 }
 
-/// `Stuck at "Deploy phase done" for 5h`; of a machine among others, `worker-3 is stuck at "Deploy phase done" for 5h`.
+/// `Stuck at "Deploy phase done" for 5h`; for a machine among others, `worker-3 is stuck at "Deploy phase done" for
+/// 5h`.
 pub(super) fn stuck_text(stuck: &StuckStage, now: Timestamp) -> String {
     let who = stuck.machine.as_ref().map_or_else(|| "Stuck".to_owned(), |name| format!("{name} is stuck"));
     format!("{who} at \"{}\" for {}", stuck.stage, age(stuck.since, now))
@@ -99,7 +100,7 @@ fn plain_note(machine: &Machine, now: Timestamp) -> String {
     }
 }
 
-/// `item api: exit status 3 (attempt 4)` for the items of one standing.
+/// `item api: exit status 3 (attempt 4)` for the items in one state.
 fn items_that(machine: &Machine, standing: &str) -> String {
     let items = machine.status.items.iter().filter(|item| item.standing == standing);
     let said: Vec<String> = items
@@ -111,7 +112,7 @@ fn items_that(machine: &Machine, standing: &str) -> String {
     said.join(", ")
 }
 
-/// What came of an attempt, in a few words.
+/// The outcome of an attempt, in a few words.
 pub(super) fn outcome(status: &StateItemStatus) -> String {
     match (status.message.as_str(), status.exit_code) {
         ("", Some(code)) if code > 0 => format!("exit status {code}"),

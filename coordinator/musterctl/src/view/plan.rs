@@ -1,4 +1,4 @@
-//! The plan: who goes when, and why not now.
+//! The plan: the order in which machines go, and why they wait.
 
 use std::collections::BTreeSet;
 
@@ -41,12 +41,12 @@ pub fn plan_lines(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// Machines that are no part of the rollout under way, and whose own work begins after it.
+/// Machines outside the rollout under way, with work that begins after it.
 fn later_lines(plan: &Plan, rollout: &Rollout) -> Vec<String> {
     let members = rollout.status.update.iter().flat_map(|update| &update.machines);
     let mut known: BTreeSet<&str> = members.map(|machine| machine.machine.as_str()).collect();
     let all = plan.waves.iter().flat_map(|wave| &wave.machines);
-    // One that has items of several phases is in several waves.
+    // A machine with items of several phases is in several waves.
     let later = all.filter(|machine| !machine.items.is_empty() && known.insert(&machine.name));
     let later: Vec<PlannedMachine> = later.cloned().collect();
     if later.is_empty() {
@@ -77,7 +77,7 @@ fn title(wave: &Wave) -> String {
     format!("Wave {}: {} of {}, {machines}, {at_once}", wave.number, wave.phase, wave.machine_type)
 }
 
-/// Does the same stand to be said of both?
+/// Do both machines have the same row?
 fn is_alike(one: &PlannedMachine, other: &PlannedMachine) -> bool {
     one.state == other.state && one.items == other.items && one.blocked == other.blocked
 }

@@ -1,4 +1,4 @@
-//! A cluster in motion: what `musterctl watch` shows, line by line, and when it ends.
+//! Progress of a cluster: the lines that `musterctl watch` shows, and when it ends.
 
 mod changes;
 mod ends;
@@ -21,10 +21,10 @@ use super::{
     text::sentence,
 };
 
-/// All that is known of one cluster.
+/// Everything known of one cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    /// The cluster. None: not heard of yet.
+    /// The cluster. None: its document is still to arrive.
     pub cluster: Option<Cluster>,
     /// Its machines, by name.
     pub machines: BTreeMap<String, Machine>,
@@ -35,9 +35,9 @@ pub struct Fleet {
 /// One phase as a bar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseLine {
-    /// Which one.
+    /// The phase.
     pub phase: Phase,
-    /// Machines through with it.
+    /// Machines that have completed it.
     pub done: u32,
     /// Machines that have items in it.
     pub total: u32,
@@ -45,23 +45,24 @@ pub struct PhaseLine {
     pub text: String,
 }
 
-/// Where a rollout stands, for somebody who waits for its end.
+/// State of a rollout, for a caller that waits for its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It moves, or will by itself.
+    /// It makes progress, or will by itself.
     Going,
-    /// It has come to its end: what that is, in a line.
+    /// It has ended; a line says how.
     Ended(String),
-    /// An operator aborted it, and everything was given back: how far it came, in a line.
+    /// An operator aborted it, and everything has been released; a line says how far it came.
     Aborted(String),
-    /// Everybody who was to go out of service is out of service, and stays so: who, and since when, line by line.
+    /// All requested machines are in maintenance and stay so; each line has a machine and its start.
     InMaintenance(Vec<String>),
-    /// It does not go on until a person decides: what, line by line.
+    /// It needs a person to decide; the lines say what.
     NeedsPerson(Vec<String>),
 }
 
 impl Fleet {
-    /// The rollout under way, else the newest one. None too if one is under way that was not heard of yet.
+    /// The rollout under way, else the newest one. None also while the document of the one under way is still to
+    /// arrive.
     #[must_use]
     pub fn rollout(&self) -> Option<&Rollout> {
         match self.cluster.as_ref().and_then(|cluster| cluster.status.rollout.as_ref()) {
@@ -70,8 +71,8 @@ impl Fleet {
         }
     }
 
-    /// How the cluster stands: how many machines are Ready, or through what disturbs them just now. None: it was not
-    /// heard of yet.
+    /// State of the cluster: number of Ready machines, or progress of a disruptive rollout. None: its document is still
+    /// to arrive.
     #[must_use]
     pub fn headline(&self) -> Option<String> {
         let cluster = self.cluster.as_ref()?;
@@ -104,7 +105,7 @@ impl Fleet {
             .collect()
     }
 
-    /// A line for each machine that is busy or in trouble; those in trouble first.
+    /// A line for each machine that is in trouble or busy; trouble comes first.
     #[must_use]
     pub fn busy_lines(&self, now: Timestamp) -> Vec<String> {
         let width = self.machines.keys().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -122,7 +123,7 @@ impl Fleet {
             .collect()
     }
 
-    /// Why nothing (or not everything) moves: the cluster's reason, then how many machines wait for what.
+    /// What blocks progress: the cluster's reason, then the number of machines for each wait.
     #[must_use]
     pub fn blocked_lines(&self, now: Timestamp) -> Vec<String> {
         let cluster = self.cluster_wait().into_iter();
@@ -148,7 +149,7 @@ impl Fleet {
         lines
     }
 
-    /// Has the rollout ended, or does it need a person? `now` is for what is told of the time since.
+    /// Has the rollout ended, or does it need a person? `now` is for durations.
     #[must_use]
     pub fn verdict(&self, now: Timestamp) -> Verdict {
         let Some(rollout) = self.rollout() else {
@@ -156,7 +157,7 @@ impl Fleet {
         };
         match rollout.status.state.as_str() {
             "Ready" if self.cluster_stands() => Verdict::NeedsPerson(self.decisions()),
-            // Whoever came since is not blocked: it has a rollout in a moment.
+            // A machine that enrolled meanwhile is free to go: its rollout starts in a moment.
             "Ready" if self.not_ready().any(|machine| machine.status.blocked.is_none() && !machine.status.lost) => {
                 Verdict::Going
             }
@@ -188,7 +189,7 @@ impl Fleet {
         self.machines.values().filter(move |machine| !ready(machine))
     }
 
-    /// Machines that are out of service, and the way back.
+    /// Machines in maintenance, and the command that ends it.
     fn out_of_service(&self, now: Timestamp) -> Vec<String> {
         let since = |machine: &Machine| machine.status.maintenance.filter(|known| !known.leaving)?.since;
         let machines = self.machines.iter().filter_map(|(name, machine)| Some((name, since(machine)?)));
@@ -203,12 +204,12 @@ impl Fleet {
         self.cluster.as_ref()?.status.blocked.as_ref()
     }
 
-    /// Nothing of it moves until a person acts, whatever its machines were last known to be at.
+    /// Does the whole cluster wait for a person, whatever the last known state of its machines?
     fn cluster_stands(&self) -> bool {
         self.cluster_wait().is_some_and(|wait| wait.blocked.reason.needs_operator())
     }
 
-    /// What a person has to decide, machine by machine. What the whole cluster waits for is said once.
+    /// Decisions for a person, by machine. What the whole cluster waits for appears once.
     fn decisions(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, machine) in &self.machines {
@@ -219,7 +220,7 @@ impl Fleet {
                     if item.standing == "held" { &["accept", "retry", "skip"] } else { &["retry", "skip"] };
                 let command = |choice: &&str| format!("musterctl {choice} {name} {}", item.name);
                 let mut commands = choices.iter().map(command).collect::<Vec<_>>().join(", or ");
-                // In an update it is another: its machines say which.
+                // In an update the commands differ: its machines list them.
                 if item.standing == "failed" && self.rollout().is_none_or(|rollout| rollout.status.update.is_none()) {
                     commands.push_str("; a wrong item: musterctl apply a mended manifest, and it runs anew");
                 }
@@ -244,11 +245,11 @@ impl Fleet {
     }
 }
 
-/// Whom an update waits for, machine by machine; those that merely wait for another are left out.
+/// What an update waits for, by machine; machines that only wait for others are left out.
 fn waiting_lines(update: &UpdateStatus) -> Vec<String> {
     let held = |wait: &&Waiting| wait.reason.severity() != Severity::Ordinary;
     let ordinary = !update.waiting.iter().any(|wait| held(&wait));
-    // Of many machines that wait for the same, one line.
+    // Machines with the same wait share one line.
     let mut lines: Vec<(String, Vec<&str>)> = Vec::new();
     for wait in update.waiting.iter().filter(|wait| ordinary || held(wait)) {
         let said = sentence(&format!("{}: {}", wait.reason, wait.message));
@@ -261,7 +262,7 @@ fn waiting_lines(update: &UpdateStatus) -> Vec<String> {
     lines.into_iter().map(|(text, machines)| printable(&format!("{}: {text}", some_names(machines)))).collect()
 }
 
-/// Nothing happens on it, and it says why, or it is Ready.
+/// Is it idle with a reason, or Ready?
 fn is_settled(machine: &Machine) -> bool {
     let status = &machine.status;
     status.activity.is_none() && (status.blocked.is_some() || in_trouble(machine) || status.state == "Ready")

@@ -50,7 +50,7 @@ fn failures(rollout: &Rollout) -> u32 {
     rollout.status.failures.control + rollout.status.failures.worker
 }
 
-/// Why it does not move, or how long it took.
+/// Why it is blocked, or how long it took.
 fn note(rollout: &Rollout) -> String {
     let status = &rollout.status;
     let kind = rollout.spec.kind.as_str();

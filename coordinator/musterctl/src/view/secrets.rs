@@ -1,4 +1,4 @@
-//! Rows of secrets. Their values are in no document.
+//! Rows of secrets. Documents exclude their values.
 
 use muster_proto::resource::Secret;
 
@@ -6,7 +6,7 @@ use super::{Look, age};
 
 pub(super) const HEADERS: &[&str] = &["NAME", "CLUSTERNAME", "VERSION", "USED BY", "AGE"];
 
-/// Users named in a row; `-o wide` names all.
+/// Most users named in a row; `-o wide` names all.
 const USERS_SHOWN_MAX: usize = 3;
 
 pub(super) fn row(secret: &Secret, look: Look) -> Vec<String> {

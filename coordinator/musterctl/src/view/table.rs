@@ -1,4 +1,4 @@
-//! Columns without borders, as kubectl prints them, so that `awk` and people can both read them.
+//! Borderless columns, as in kubectl, for `awk` and people alike.
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Width, presets};
 use muster_proto::printable::printable;
@@ -7,11 +7,11 @@ use super::text;
 
 /// Blanks between columns.
 const GAP: u16 = 3;
-/// A column is not cut to less than this, in characters.
+/// Smallest width to which a column is cut, in characters.
 const CUT_CHARS_MIN: u16 = 40;
-/// A wrapped column is not made narrower than this, in characters.
+/// Smallest width of a wrapped column, in characters.
 const WRAPPED_CHARS_MIN: u16 = 30;
-/// A blank at which no line is broken.
+/// A non-breaking blank.
 const NO_BREAK: &str = "\u{a0}";
 
 /// Headers and rows of text.
@@ -19,25 +19,25 @@ const NO_BREAK: &str = "\u{a0}";
 pub struct Table {
     headers: &'static [&'static str],
     rows: Vec<Vec<String>>,
-    /// Lines are at most so long, in characters: the last column is wrapped.
+    /// Longest line, in characters: the last column is wrapped to fit.
     line_chars_max: Option<u16>,
 }
 
 impl Table {
-    /// A table without rows.
+    /// Create an empty table.
     #[must_use]
     pub const fn new(headers: &'static [&'static str]) -> Self {
         Self { headers, rows: Vec::new(), line_chars_max: None }
     }
 
-    /// The same with lines of at most so many characters: the text of its last column goes on below.
+    /// Limit lines to this many characters: the text of the last column is wrapped.
     #[must_use]
     pub const fn within(mut self, line_chars_max: u16) -> Self {
         self.line_chars_max = Some(line_chars_max);
         self
     }
 
-    /// Adds a row. Control characters become visible, an empty cell becomes `-`, except in the last column.
+    /// Add a row. Control characters become visible, and an empty cell becomes `-`, except in the last column.
     pub fn push(&mut self, row: Vec<String>) {
         let last = self.headers.len().saturating_sub(1);
         let cell = |(at, text): (usize, String)| match text.as_str() {
@@ -47,7 +47,7 @@ impl Table {
         self.rows.push(row.into_iter().enumerate().map(cell).collect());
     }
 
-    /// Cuts the text of one column so that a line has at most so many characters, but not below what can be read.
+    /// Cut the text of one column so that lines have at most this many characters, but keep a readable minimum.
     pub fn cut(&mut self, header: &str, line_chars_max: u16) {
         let Some(at) = self.headers.iter().position(|known| *known == header) else { return };
         let widths = self.widths();
@@ -58,7 +58,7 @@ impl Table {
         }
     }
 
-    /// No rows?
+    /// Is it empty?
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rows.is_empty()
@@ -81,7 +81,7 @@ impl Table {
         finish(&mut table, &[]).into_iter().map(|line| line.replace(NO_BREAK, " ")).collect()
     }
 
-    /// The rows alone, in columns at least as wide as given: they go below a table printed earlier.
+    /// The rows alone, in columns at least as wide as given, to continue a table printed earlier.
     #[must_use]
     pub fn lines_below(&self, widths: &[u16]) -> Vec<String> {
         finish(&mut self.body(), widths)
@@ -103,7 +103,7 @@ impl Table {
         table
     }
 
-    /// A cell whose commands (in backticks) are not broken when it is wrapped: the first half may be one of its own.
+    /// Keep commands (in backticks) unbroken when a cell is wrapped: the first half could be a command of its own.
     fn whole_commands(&self, cell: &str) -> String {
         if self.line_chars_max.is_none() {
             return cell.to_owned();

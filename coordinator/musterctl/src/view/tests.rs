@@ -1,4 +1,4 @@
-//! Golden tables and pages. The documents stand in `tests/documents.rs`; here is how they read.
+//! Golden tables and pages. The documents are in `tests/documents.rs`; their expected text is here.
 
 mod documents;
 mod handshakes;
@@ -377,7 +377,7 @@ fn watching_ends_where_only_a_person_helps() {
         let said = [format!("worker-2: {reason}: it is so. Clears when it comes back")];
         assert_eq!(fleet.verdict(now()), Verdict::NeedsPerson(said.to_vec()));
     }
-    // Nothing moves in the whole cluster, whatever its machines are at.
+    // The whole cluster is blocked, whatever the state of its machines.
     fleet.machines.insert("worker-1".into(), machine("worker-1"));
     fleet.cluster.as_mut().expect("a cluster").status.blocked = wait("Gathering", "they report");
     assert_eq!(fleet.verdict(now()), Verdict::Going);

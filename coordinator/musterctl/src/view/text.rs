@@ -1,10 +1,10 @@
-//! Text cut to a width, and rows that share a line.
+//! Cuts text to a width, and folds similar rows into one line.
 
-/// So many neighbours of whom the same is to be said become one line.
+/// Fewest alike neighbours that are folded into one line.
 const FOLDED_MIN: usize = 4;
 
-/// Rows with their names. Neighbours of whom the same is to be said share one: sixty machines that wait for the same
-/// thing must not push the one that failed off the screen.
+/// Rows with their names. Alike neighbours share one: sixty machines with the same wait must not push a failed one off
+/// the screen.
 pub(super) fn folded<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool, name: impl Fn(&T) -> &str) -> Vec<(String, &T)> {
     let mut lines = Vec::new();
     for alike in rows.chunk_by(is_alike) {
@@ -18,7 +18,7 @@ pub(super) fn folded<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool, name: imp
     lines
 }
 
-/// At most `chars_max` characters; what was cut is marked.
+/// At most `chars_max` characters; a cut is marked.
 pub(super) fn cut(text: &str, chars_max: usize) -> String {
     if text.chars().count() <= chars_max {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! Rows of join tokens. Their secrets are in no document.
+//! Rows of join tokens. Documents exclude their secrets.
 
 use muster_proto::resource::Token;
 

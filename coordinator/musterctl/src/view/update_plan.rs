@@ -1,4 +1,4 @@
-//! What an update would do, as a page.
+//! The page of a planned update.
 
 use muster_proto::{
     model::{REBOOT_ITEM, Scope},
@@ -10,10 +10,10 @@ use super::{
     text::{cut, folded},
 };
 
-/// Longest list of items in the table, in characters: the page is to fit a terminal of 120.
+/// Longest list of items in the table, in characters: the page fits a terminal of 120.
 const ITEMS_CHARS_MAX: usize = 50;
 
-/// The page: phases, machines, and what would be in the way.
+/// The page: phases, machines, and obstacles.
 pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     let scope = if plan.scope == Scope::Os { ", scope os" } else { "" };
     let mut lines = vec![printable(&format!("An update of cluster {cluster} to release {}{scope}:", plan.release))];
@@ -43,7 +43,7 @@ pub(super) fn update_lines(cluster: &str, plan: &UpdatePlan) -> Vec<String> {
     lines
 }
 
-/// Does the same stand to be said of both?
+/// Do both machines have the same row?
 fn is_alike(one: &ChangedMachine, other: &ChangedMachine) -> bool {
     let said = |machine: &ChangedMachine| (machine.machine_type, machine.group.clone(), machine.disruptive);
     said(one) == said(other) && one.items == other.items
@@ -52,7 +52,7 @@ fn is_alike(one: &ChangedMachine, other: &ChangedMachine) -> bool {
 fn row(names: String, machine: &ChangedMachine, grouped: bool) -> Vec<String> {
     let workloads = if machine.disruptive { "move away first" } else { "stay" };
     let group = grouped.then(|| machine.group.clone().unwrap_or_else(|| "-".to_owned()));
-    // What matters most is not to be cut off.
+    // Put the most important item first, where it survives a cut.
     let (reboot, items): (Vec<&str>, Vec<&str>) =
         machine.items.iter().map(String::as_str).partition(|item| *item == REBOOT_ITEM);
     let items = [reboot, items].concat().join(", ");

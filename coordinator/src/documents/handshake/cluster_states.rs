@@ -1,4 +1,4 @@
-//! Documents of cluster states: what is to be the case in the child cluster for a machine's sake.
+//! Documents of cluster states: desired conditions in the child cluster, each for a machine.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use crate::{
 
 /// Longest name: that of a label in Kubernetes.
 const NAME_CHARS_MAX: usize = 63;
-/// Annotation that says why a state is wanted.
+/// Annotation with the reason for a state.
 const REASON: &str = "lcm.mirantis.com/reason";
 
-/// Every state of the clusters that `wanted` lets through.
+/// Every state of the clusters that `wanted` accepts.
 #[must_use]
 pub fn cluster_states(
     facts: &Facts,
@@ -44,7 +44,7 @@ pub fn cluster_states(
     surveys(facts, wanted, limits, now).iter().flat_map(of_cluster).collect()
 }
 
-/// Prefix and machine; what is too long is cut from the front of the machine's name.
+/// Prefix and machine; if too long, the front of the machine's name is cut.
 fn name(prefix: &str, machine: &MachineName) -> String {
     let machine = machine.as_str();
     let cut = machine.len().saturating_sub(NAME_CHARS_MAX.saturating_sub(prefix.len()));

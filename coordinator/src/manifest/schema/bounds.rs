@@ -1,5 +1,5 @@
-//! What a schema costs at most: its nodes, with what each `$ref` leads to in the reference's place. A few lines that
-//! refer to each other twice would else take hours.
+//! Upper bound of a schema's cost: its nodes, with each `$ref` replaced by its target. Otherwise a few lines that refer
+//! to each other twice would take hours.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::SchemaFault;
 const NODES_MAX: usize = 10_000;
 /// Deepest nesting of a schema with its references resolved.
 const DEPTH_MAX: usize = 100;
-/// Keywords that move the place that references start from, or that depend on the way to it.
+/// Keywords that change the base of references, or depend on the evaluation path.
 const MOVING: [&str; 6] = ["$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"];
 
 /// Nodes and depth of a part.
@@ -23,11 +23,11 @@ struct Size {
 
 struct Walk<'s> {
     root: &'s Value,
-    /// What references lead to; None: it is being looked at.
+    /// Sizes of the targets of references; None: being computed.
     seen: BTreeMap<String, Option<Size>>,
 }
 
-/// Nodes of a schema that stays within bounds.
+/// Number of nodes of a schema, if it is within bounds.
 pub(super) fn count(schema: &Value) -> Result<usize, SchemaFault> {
     let draft = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
     if draft.contains("draft-04") || draft.contains("draft-03") {
@@ -36,7 +36,7 @@ pub(super) fn count(schema: &Value) -> Result<usize, SchemaFault> {
     Walk { root: schema, seen: BTreeMap::new() }.size(schema, "", 0).map(|size| size.nodes)
 }
 
-/// A key as a JSON pointer has it.
+/// A key escaped for a JSON pointer.
 pub(super) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -82,7 +82,7 @@ impl Walk<'_> {
         Ok(Size { nodes, depth: below + 1 })
     }
 
-    /// What a reference leads to.
+    /// Size of a reference's target.
     fn target(&mut self, target: &str, at: &str, depth: usize) -> Result<Size, SchemaFault> {
         let expected = "'#/$defs/NAME': nothing is fetched for a schema";
         let pointer = target.strip_prefix('#').ok_or_else(|| fault(at, "a reference to another document", expected))?;

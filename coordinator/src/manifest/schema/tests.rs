@@ -1,8 +1,8 @@
-//! What is said of `vars` that do not fit, of schemas that are none, and what no schema may cost.
+//! Faults of mismatched `vars`, of invalid schemas, and the bounds of schemas.
 
 use super::{super::*, *};
 
-/// A manifest with one playbook and these lines in it.
+/// A manifest with one playbook that contains these lines.
 fn manifest(lines: &str) -> String {
     let head = "apiVersion: muster/v1alpha1\nkind: Cluster\nmetadata: {name: c1}\nspec:\n  lcmType: generic\n  \
                 release: '1.2'\n  machineTypes:\n    control:\n      - name: tuning\n        runner: ansible\n        \
@@ -17,7 +17,7 @@ fn read(lines: &str, given: &[GivenSchema<'_>]) -> Result<Manifest, Vec<Fault>> 
     parse_with(&[Source { name: "m.yaml", text: &manifest(lines) }], &known, given)
 }
 
-/// The faults without what comes before the item, a line each.
+/// The faults after the path of the item, one per line.
 fn told(lines: &str, given: &[GivenSchema<'_>]) -> Vec<String> {
     let faults = read(lines, given).err().unwrap_or_default();
     faults.iter().map(|fault| fault.to_string().replace("spec.machineTypes.control[0].", "")).collect()
@@ -112,7 +112,7 @@ fn given_schemas_are_checked_and_used() {
     assert!(told("", &given("tuning", &long))[0].contains("too long a schema"));
 }
 
-/// What an address or a secret will be is not known when a manifest is applied; that it is a text is.
+/// The value of an address or a secret is unknown at apply, but it is certainly a text.
 #[test]
 fn texts_with_variables_are_checked_where_their_value_is_known() {
     let schema = |of: &str| format!("schema: {{properties: {{a: {of}}}, additionalProperties: false}}");
@@ -148,7 +148,7 @@ fn costly_schemas_are_refused() {
     let next = |n: usize| format!("{{\"$ref\": \"#/$defs/d{n}\"}}");
     refused(&defs(1_000, &next), "too large a schema, with its references resolved");
     refused(r#"{"properties": {"a": {"pattern": "((a{100}){100}){100}"}}}"#, "no valid JSON schema");
-    // One that is within bounds, for more values than it may meet.
+    // A schema within bounds, for more values than allowed.
     let many = format!("{{\"allOf\": [{}]}}", vec!["{\"items\": {\"type\": \"string\"}}"; 1_500].join(", "));
     let vars = format!("vars: {{a: [{}]}}", vec!["1"; 2_000].join(", "));
     let found = told(&vars, &[GivenSchema { item: "tuning", name: "s.json", text: &many }]);

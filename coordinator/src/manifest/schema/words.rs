@@ -1,14 +1,14 @@
-//! What a schema expects, in words. Its own texts may stand there; those of `vars` never do.
+//! Describes what a schema expects, in words. These may quote the schema's texts; those of `vars` stay out.
 
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use serde_json::Value;
 
 use super::super::fault::shown;
 
-/// Words of a list that are told.
+/// Most words of a list that are shown.
 const WORDS_MAX: usize = 10;
 
-/// What would be right, instead of what gave this error.
+/// The expected form, for this error.
 pub(super) fn expected(kind: &Kind) -> String {
     match kind {
         Kind::Type { kind: TypeKind::Single(one) } => format!("a value of type {one}"),

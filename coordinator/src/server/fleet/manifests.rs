@@ -1,4 +1,4 @@
-//! Manifests as the wire brings them, and their faults as it takes them.
+//! Conversion of manifests from the wire, and of their faults to the wire.
 
 use muster_proto::wire;
 
@@ -8,8 +8,8 @@ use crate::{
     pki::Peer,
 };
 
-/// What a manifest of this peer may refer to. What it may not touch is for it as if it were not there: its faults must
-/// not tell of others' clusters. A shared secret is there for the clusters it is shared with.
+/// What a manifest of this peer may refer to. Foreign clusters count as missing, so that faults keep them secret. A
+/// shared secret exists for the clusters that share it.
 pub(super) fn known_to(peer: &Peer, facts: &Facts) -> Known {
     let own = facts.clusters.keys().filter(|name| peer.may_touch(name));
     let clusters = own.filter_map(|name| Some((name.clone(), (**facts.spec(name)?).clone())));
@@ -20,7 +20,7 @@ pub(super) fn known_to(peer: &Peer, facts: &Facts) -> Known {
     Known { clusters: clusters.collect(), secrets: secrets.collect() }
 }
 
-/// Parses manifests. 4 MiB of YAML take a while: not where others' calls wait for it.
+/// Parse manifests on a blocking thread: 4 MiB of YAML take a while, and other calls must go on.
 pub(super) fn parse(
     files: &[wire::ManifestFile],
     schemas: &[wire::ItemSchema],

@@ -1,4 +1,4 @@
-//! Secrets as operators hand them in: checked, sealed, and given to the engine.
+//! Secrets from operators: checked, sealed, and submitted to the engine.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use tonic::{Response, Status};
 use super::{Fleet, cluster_name, may_touch};
 use crate::{core::Request as Wish, facts::SecretId, pki::Peer};
 
-/// Times a secret is sealed anew because others were created at the same moment.
+/// Attempts to seal a secret when others are created at the same moment.
 const SEAL_TRIES_MAX: usize = 8;
 
 impl Fleet {
-    /// Records a value, as the next version of its secret.
+    /// Record a value as the next version of its secret.
     pub(super) async fn record_secret(
         &self,
         peer: &Peer,
@@ -33,7 +33,7 @@ impl Fleet {
             let sealed = self.vault.seal(&id, version, value)?;
             let (id, clusters) = (id.clone(), clusters.clone());
             let wished = self.act(peer, Wish::CreateSecret { id, version, sealed, clusters }).await;
-            // Sealed for a version that another secret has taken meanwhile.
+            // It was sealed for a version that another secret has taken meanwhile.
             let outrun = self.engine.facts().meta.secret_seq >= version;
             if wished.is_ok() || !outrun || tries.next().is_none() {
                 return wished;
@@ -42,12 +42,12 @@ impl Fleet {
     }
 }
 
-/// Clusters that share a secret.
+/// The clusters that share a secret.
 pub(super) fn cluster_names(names: Vec<String>) -> Result<BTreeSet<ClusterName>, Status> {
     names.into_iter().map(cluster_name).collect()
 }
 
-/// A secret that the peer may touch: who is limited to clusters touches none that is shared.
+/// A secret that the peer may touch. Shared ones are forbidden to a caller limited to clusters.
 pub(super) fn secret_id(peer: &Peer, cluster: String, name: String) -> Result<SecretId, Status> {
     let name = SecretName::new(name.clone())
         .map_err(|error| Status::invalid_argument(format!("secret: \"{name}\" is no name: {error}")))?;

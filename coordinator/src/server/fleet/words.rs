@@ -1,4 +1,4 @@
-//! Words of requests: checked here, before anything is asked of the engine.
+//! Words in requests, checked here before the engine is asked.
 
 use muster_proto::{
     model::{ClusterName, ItemName, MachineName, RemovalPolicy, Scope},
@@ -12,7 +12,7 @@ use crate::{
     pki::Peer,
 };
 
-/// Longest name of a token, a kind, a controller.
+/// Longest name of a token, a kind, or a controller.
 const WORD_BYTES_MAX: usize = 253;
 /// Longest value of an annotation.
 const ANNOTATION_BYTES_MAX: usize = 4096;
@@ -24,13 +24,13 @@ pub(super) fn may_touch(peer: &Peer, cluster: &ClusterName) -> Result<(), Status
     Err(Status::permission_denied(format!("these credentials are not for cluster {cluster}")))
 }
 
-/// Nothing of this name, as somebody is told who may not know of it either.
+/// The answer for an unknown name, and for a hidden one.
 pub(super) fn there_is_no(kind: &str, name: &str) -> Status {
     Status::not_found(format!("there is no {kind} {name}"))
 }
 
-/// Does this belong to a cluster that the peer may touch, or not exist at all? For somebody who is limited to clusters
-/// what is foreign is answered like what does not exist: a refusal must not tell whose it is.
+/// Check that an object belongs to a cluster of the peer, or that it is unknown. For a caller limited to clusters, a
+/// foreign object gets the same answer as an unknown one: a refusal would reveal its owner.
 pub(super) fn is_not_foreign(peer: &Peer, of: Option<&ClusterName>, (kind, name): (&str, &str)) -> Result<(), Status> {
     let known = of.map_or(peer.clusters.is_none(), |cluster| peer.may_touch(cluster));
     if known { Ok(()) } else { Err(there_is_no(kind, name)) }
@@ -60,7 +60,7 @@ pub(super) fn item_name(name: String) -> Result<Option<ItemName>, Status> {
     named.map_err(|error| Status::invalid_argument(format!("item: {error}")))
 }
 
-/// Whose locks are to be removed, of a cluster that the peer may touch.
+/// Parse which locks to remove, in a cluster that the peer may touch.
 pub(super) fn lock_release(peer: &Peer, request: ReleaseLocksRequest) -> Result<LockRelease, Status> {
     let cluster = cluster_name(request.cluster)?;
     may_touch(peer, &cluster)?;

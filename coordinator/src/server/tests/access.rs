@@ -1,4 +1,4 @@
-//! Every method of every service, called by every sort of peer over a real connection.
+//! Every method of every service, called by every kind of peer over a real connection.
 
 use http::{Method, uri::PathAndQuery};
 use muster_proto::wire::{
@@ -14,7 +14,7 @@ use super::{
     *,
 };
 
-/// Calls a method with whatever body, and returns what the table or the bounds say, which they do in the headers.
+/// Call a method with any body, and return the code from the headers: the answer of the table or of the quotas.
 pub(super) async fn called(channel: &Channel, method: &str, body: tonic::body::Body) -> Option<Code> {
     let mut parts = http::uri::Parts::default();
     parts.path_and_query = Some(PathAndQuery::try_from(method).expect("a path"));
@@ -36,7 +36,7 @@ async fn denied(channel: &Channel, method: &str) -> bool {
     code.is_some_and(|code| [Code::PermissionDenied, Code::Unauthenticated].contains(&code))
 }
 
-/// What an operator may call.
+/// Methods that operators may call.
 const ACT: &[&str] = &[
     "Version",
     "Get",
@@ -90,7 +90,7 @@ async fn every_method_for_every_sort_of_peer() {
     let read = ["Version", "Get", "Watch", "Plan", "Logs"].as_slice();
     let control =
         ["Version", "Register", "Release", "SetLock", "ListLocks", "WatchRequests", "RenewCertificate"].as_slice();
-    // Of gRPC itself, for whoever is known.
+    // Methods of gRPC itself, forevery known peer.
     let of_known = ["Check", "ServerReflectionInfo"];
     for (peer, identity, allowed) in [
         ("none", None, enroll),
@@ -106,7 +106,7 @@ async fn every_method_for_every_sort_of_peer() {
     ] {
         let channel = world.channel(identity.as_ref()).await;
         let known = allowed != enroll && !allowed.is_empty();
-        // Side by side: of one address, many denials are answered late.
+        // Concurrently: many denials of one address are answered late.
         let calls = authz::methods().map(async |method| (method, denied(&channel, method).await));
         for (method, denied) in futures_util::future::join_all(calls).await {
             let mut names = allowed.iter().chain(of_known.iter().filter(|_| known));
@@ -118,8 +118,7 @@ async fn every_method_for_every_sort_of_peer() {
     }
 }
 
-/// An agent with a certificate of its own, on every method it may call, with the name, the secrets and the certificate
-/// of another machine.
+/// An agent with its own certificate tries every permitted method with another machine's name, secrets and certificate.
 #[tokio::test]
 async fn an_agent_is_nobody_but_itself() {
     let world = World::start().await;
@@ -133,31 +132,31 @@ async fn an_agent_is_nobody_but_itself() {
     };
     let before = world.engine.facts().machines[&theirs.name].clone();
 
-    // Connect: under the other's name.
+    // Connect: under the other name.
     let refused = open(&world, &own.identity, hello(&theirs.name)).await.err().expect("refused");
     assert_eq!((refused.code(), refused.message().contains("ForeignMachine")), (Code::Aborted, true), "{refused:?}");
-    // FetchSecrets: the item is asked for by name and generation, and is looked for in the caller's own list only.
+    // FetchSecrets: the item is found by name and generation, only in the caller's own list.
     let request = wire::FetchSecretsRequest { item: "hello".to_owned(), generation };
     let refused = soon(world.agent(&own.identity).await.fetch_secrets(request)).await.expect_err("refused");
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
-    // Renew: whatever key it brings, the certificate is for the caller.
+    // Renew: the certificate is for the caller, whatever key it sends.
     let mut enrollment = EnrollmentClient::new(world.channel(Some(&own.identity)).await);
     let renewed = enrollment.renew(wire::RenewRequest { csr_der: request_der() }).await.expect("its own").into_inner();
     assert_eq!(renewed.machine_id, own.id.to_string());
-    // RenewExpired, of somebody without a certificate: the other's certificate, signed with a key that is not its.
+    // RenewExpired, without a certificate: the other's certificate, signed with a wrong key.
     let mut stranger = world.stranger().await;
     let certificate_der = CertificateDer::from_pem_slice(theirs.identity.certificate_pem.as_bytes()).expect("PEM");
     let (certificate_der, csr_der) = (certificate_der.to_vec(), request_der());
     let request = wire::RenewExpiredRequest { signature: own_signature(&own, &csr_der), csr_der, certificate_der };
     assert_eq!(stranger.renew_expired(request).await.expect_err("refused").code(), Code::Unauthenticated);
-    // Enroll: with a good token, under the other's name.
+    // Enroll: with a valid token, under the other name.
     let token = world.token("other", None, None, 60_000).await.text;
     let request =
         wire::EnrollRequest { token, name: theirs.name.to_string(), csr_der: request_der(), ..Default::default() };
     let refused = stranger.enroll(request).await.expect_err("refused");
     assert_eq!((refused.code(), refused.message().contains("NameTaken")), (Code::FailedPrecondition, true));
 
-    // Bodies name no machine: what it says on its own stream is of itself, and the other's stream goes on.
+    // Messages name no machine: what it sends on its stream concerns itself, and the other's stream continues.
     let mut stream = open(&world, &own.identity, hello(&own.name)).await.expect("open");
     stream.next().await.expect("welcomed");
     stream.say(Said::Answer(wire::AssignmentAnswer { generation, accepted: true, ..Default::default() }));
@@ -174,13 +173,13 @@ fn request_der() -> Vec<u8> {
     request().1
 }
 
-/// What the own key says of a request to renew.
+/// Signature of the own key on a renewal request.
 fn own_signature(own: &Enrolled, csr_der: &[u8]) -> Vec<u8> {
     let key = KeyPair::from_pem(&own.identity.key_pem).expect("a key");
     key.sign(&[b"muster-renew-v1", csr_der].concat()).expect("signed")
 }
 
-/// A controller answers for its own locks: those of another are not there for it.
+/// A controller answers only for its own locks: those of others are invisible to it.
 #[tokio::test]
 async fn a_controller_is_nobody_but_itself() {
     let world = World::start().await;
@@ -205,7 +204,7 @@ async fn a_controller_is_nobody_but_itself() {
     assert_eq!((before.len(), &world.engine.facts().locks), (2, &before));
 }
 
-/// What a peer says of a release is one line, and not a long one.
+/// A release from a peer becomes one short line.
 #[tokio::test]
 async fn a_lock_says_which_release_its_controller_last_worked_for() {
     let world = World::start().await;
@@ -231,7 +230,7 @@ async fn a_lock_says_which_release_its_controller_last_worked_for() {
     }
 }
 
-/// Who has a stream of requests is there, whatever else it does: a controller that is not there has not answered.
+/// A controller with a stream of requests is present, whatever else it does; an absent one has not answered.
 #[tokio::test]
 async fn a_controller_is_there_as_long_as_its_stream() {
     let world = World::start().await;

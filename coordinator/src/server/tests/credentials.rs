@@ -1,4 +1,4 @@
-//! Credentials of people and programs: listed, revoked, and what is revoked is cut off.
+//! Credentials of people and programs: listed, revoked, and cut off when revoked.
 
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ async fn whoever_is_revoked_is_cut_off_and_the_others_are_not() {
         let again = world.fleet(&bad).await.version(VersionRequest {}).await.expect_err("revoked");
         assert_eq!(again.code(), Code::Unauthenticated, "{name}");
         of_good.version(VersionRequest {}).await.expect("another name of the same role");
-        // What is issued after that is good, and the old one stays bad.
+        // Later credentials are valid, and the old ones stay revoked.
         let anew = world.issued(role("bo".to_owned())).await;
         world.fleet(&anew).await.version(VersionRequest {}).await.expect("it is new");
         assert!(world.fleet(&bad).await.version(VersionRequest {}).await.is_err(), "{name}");
@@ -95,7 +95,7 @@ async fn who_sees_one_cluster_only_sees_and_revokes_no_credentials() {
     assert!(items.iter().all(|item| String::from_utf8_lossy(&item.json).contains("\"Valid\"")));
 }
 
-/// Two certificates of one name may be for different clusters.
+/// Two certificates of one name may apply to different clusters.
 #[tokio::test]
 async fn certificates_of_one_name_are_listed_apart() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! How machines get and keep an identity, and how others do not (reliability.md, "token").
+//! How machines get and keep an identity, and how others fail to (reliability.md, "token").
 
 use muster_proto::wire::{
     Credentials, EnrollRequest, RenewExpiredRequest, RenewRequest, enrollment_client::EnrollmentClient,

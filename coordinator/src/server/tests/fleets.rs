@@ -1,4 +1,4 @@
-//! What operators get, and whose clusters they touch.
+//! Documents for operators, and the clusters they may touch.
 
 use std::collections::BTreeSet;
 
@@ -44,17 +44,17 @@ async fn get_gives_what_is_asked_for() {
     assert!(names(&mut client, get("audit", "", "")).await.expect("lines").len() >= 7);
 }
 
-/// Methods that show nothing of a foreign cluster instead of being refused, or name none.
+/// Methods that hide foreign clusters instead of refusing them, or that are independent of clusters.
 const READS: [&str; 3] = ["Version", "Get", "Watch"];
 
-/// What somebody names that is not of its own cluster.
+/// Names that are outside the caller's own cluster.
 struct Named<'a> {
     machine: &'a str,
     cluster: &'a str,
     token: &'a str,
 }
 
-/// What every other method answers to somebody who names these.
+/// Answers of all other methods to requests with these names.
 async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'static str, Result<(), Status>)> {
     let cluster = || named.cluster.to_owned();
     let machine_name = || named.machine.to_owned();
@@ -171,7 +171,7 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
         .expect("its own");
 }
 
-/// Names of machines are of the whole fleet: that one is taken is told, not by whom.
+/// Names of machines are unique in the whole fleet: a caller learns that one is taken; the cluster stays secret.
 #[tokio::test]
 async fn taken_name_tells_no_cluster() {
     let world = World::start().await;
@@ -192,7 +192,7 @@ async fn taken_name_tells_no_cluster() {
     }
 }
 
-/// Faults tell of no cluster that is not one's own: for who is limited, there is none.
+/// Faults keep foreign clusters secret: for a limited caller they count as missing.
 #[tokio::test]
 async fn a_dry_run_tells_nothing_of_foreign_clusters() {
     let world = World::start().await;
@@ -226,7 +226,8 @@ async fn a_watcher_hears_everything_then_what_changes() {
     assert_eq!(next().await, (Type::Put, "b".to_owned()));
 }
 
-/// The lock of ceph on osd-1 is named like that of ceph-osd on 1, and requests of a cluster and a machine may be, too.
+/// The lock of ceph on osd-1 has the same name as that of ceph-osd on 1; requests of a cluster and a machine may also
+/// collide.
 #[tokio::test]
 async fn documents_that_share_a_name_are_told_apart() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! Peers that may call, and take more than their part.
+//! Authorized peers that use more than their share.
 
 use std::{pin::pin, time::Instant};
 
@@ -17,7 +17,7 @@ use crate::pki::Certificate;
 
 const GET: &str = "/muster.v1.Fleet/Get";
 
-/// A message that is announced with so many bytes and of which so many come; then nothing.
+/// A message that announces `announced` bytes, sends `sent` of them, and then stalls.
 fn half_sent(announced: u32, sent: usize) -> Body {
     let bytes = [[0].as_slice(), &announced.to_be_bytes(), &vec![b'x'; sent]].concat();
     Body::new(StreamBody::new(BodyStream::new(Full::from(bytes)).chain(stream::pending())))
@@ -32,7 +32,7 @@ async fn a_request_takes_no_more_than_its_method_needs() {
     let world = World::start().await;
     let viewer = world.channel(Some(&world.identity(Role::Viewer("bo".to_owned())))).await;
     let operator = world.channel(Some(&world.identity(Role::Operator("anna".to_owned())))).await;
-    // What is refused is refused though the rest never comes.
+    // A refusal comes even if the rest of the request is never sent.
     for (channel, method, sent) in [
         (&viewer, GET, 70_000),
         (&viewer, "/muster.v1.Fleet/Plan", 70_000),
@@ -78,7 +78,7 @@ async fn requests_that_do_not_end_cost_nobody_else_anything() {
     soon(again).await;
 }
 
-/// Its agent goes on, as if it had not heard: what it sends is not kept.
+/// The agent continues, unaware of it: its messages are discarded.
 #[tokio::test]
 async fn a_stream_that_was_replaced_is_listened_to_no_more() {
     let world = World::start().await;
@@ -105,7 +105,7 @@ async fn who_keeps_on_asking_for_what_it_may_not_is_answered_late() {
     world.fleet(&world.identity(Role::Viewer("eve".to_owned()))).await.get(machines()).await.expect("it may read");
 }
 
-/// While nobody may look, reads wait, and what agents say goes on.
+/// While reading is blocked, reads wait, but agents' messages are processed.
 #[tokio::test]
 async fn reads_wait_for_their_turn_where_no_agent_waits_for_them() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! Who comes through the handshake, and what he is then (reliability.md, "TLS").
+//! Which peers pass the handshake, and how they are authenticated (reliability.md, "TLS").
 
 use muster_proto::{
     IDENTITY_REVOKED,
@@ -20,7 +20,7 @@ use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A ClientHello of TLS 1.2, as a client without 1.3 sends it.
+/// A ClientHello of TLS 1.2, as from a client that lacks 1.3.
 fn hello_of_tls12() -> Vec<u8> {
     let mut body = vec![3, 3];
     body.extend([7; 32]); // random
@@ -44,12 +44,12 @@ fn hello_of_tls12() -> Vec<u8> {
     record
 }
 
-/// What a server answers to raw bytes until it hangs up.
+/// A server's answer to raw bytes, until it closes the connection.
 async fn answer_to(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.expect("connected");
     stream.write_all(bytes).await.expect("sent");
     let mut answer = Vec::new();
-    // A reset is an answer too.
+    // A reset counts as an answer.
     drop(soon(stream.read_to_end(&mut answer)).await);
     answer
 }
@@ -74,7 +74,7 @@ async fn who_says_nothing_is_not_waited_for() {
     assert_eq!(answer_to(world.address, &[]).await, Vec::<u8>::new());
 }
 
-/// More silent sockets of one address than silent handshakes have room.
+/// More silent sockets of one address than there is room for.
 #[tokio::test]
 async fn who_says_nothing_keeps_nobody_else_out() {
     const MUTE: usize = 600;
@@ -89,7 +89,7 @@ async fn who_says_nothing_keeps_nobody_else_out() {
     let came = std::time::Instant::now();
     assert_eq!(answer(&world, Some(&anna)).await.0, Code::Ok);
     assert!(came.elapsed() < Duration::from_secs(3), "who speaks waits for no silent one's end");
-    // All of them are hung up on, in whichever way, and soon.
+    // All of them are closed soon, cleanly or by a reset.
     for mut silent in mute {
         let hung_up = soon(silent.read(&mut [0; 1])).await;
         assert!(hung_up.as_ref().map_or(true, |bytes| *bytes == 0), "{hung_up:?}");
@@ -97,8 +97,8 @@ async fn who_says_nothing_keeps_nobody_else_out() {
     assert!(came.elapsed() < Duration::from_secs(4), "a second after they came: {:?}", came.elapsed());
 }
 
-/// Strangers that fall silent after TLS, more of one address than there is room for: another still comes in, from the
-/// same address, and so does whoever is known.
+/// More strangers of one address fall silent after TLS than there is room for. Another from the same address still
+/// comes in, and so does a known peer.
 #[tokio::test]
 async fn silent_strangers_make_room() {
     const SILENT: usize = 600;
@@ -126,7 +126,7 @@ async fn version(channel: Channel) -> Result<(), Status> {
     soon(FleetClient::new(channel).version(VersionRequest {})).await.map(|_| ())
 }
 
-/// Code and text of the answer to a peer that shows this.
+/// Code and text of the answer to a peer with this identity.
 async fn answer(world: &World, identity: Option<&Identity>) -> (Code, String) {
     match version(world.channel(identity).await).await {
         Ok(()) => (Code::Ok, String::new()),
@@ -177,7 +177,7 @@ async fn a_certificate_is_good_or_gets_one_constant_answer() {
         assert_eq!(code, Code::Unauthenticated, "{what}");
         answers.push(text);
     }
-    // Which identity was taken back, only its own agent learns.
+    // Only its own agent learns that an identity was revoked.
     let of_the_revoked = version(world.channel(Some(&revoked)).await).await.expect_err("refused");
     assert!(of_the_revoked.metadata().contains_key(IDENTITY_REVOKED));
     let of_an_expired = version(world.channel(Some(&issue(&world.ca, &anna(), past))).await).await;
@@ -210,7 +210,7 @@ async fn a_certificate_without_its_key_does_not_get_through_the_handshake() {
     let key = PrivateKeyDer::from_pem_slice(eve.key_pem.as_bytes()).expect("PEM");
     let key = tls::provider().key_provider.load_private_key(key).expect("a key");
     let stolen = CertifiedKey::new(vec![certificate], key);
-    // TLS 1.3 tells the client late: when it first reads.
+    // TLS 1.3 tells the client late: at its first read.
     match tls::connect(&world.address.to_string(), config_with(&world, stolen)).await {
         Err(_) => {}
         Ok(connection) => {
@@ -224,7 +224,7 @@ async fn a_certificate_without_its_key_does_not_get_through_the_handshake() {
 async fn a_connection_ends_with_its_certificate() {
     let world = World::start().await;
     let now_ms = world.engine.now().wall_ms;
-    // Certificates count in seconds.
+    // Certificates have a resolution of seconds.
     let validity = Validity { not_after_ms: now_ms + 6000, ..world.validity() };
     let short = Peer { role: Role::Operator("anna".to_owned()), clusters: None };
     let channel = world.channel(Some(&world.ca.issue(&short, validity).expect("issued"))).await;

@@ -32,7 +32,7 @@ pub(super) fn hello(name: &MachineName) -> Said {
     })
 }
 
-/// Opens a stream and says this first.
+/// Open a stream and send this first message.
 pub(super) async fn open(world: &World, identity: &Identity, first: Said) -> Result<Stream, Status> {
     let (say, said) = mpsc::unbounded_channel();
     say.send(AgentMessage { body: Some(first) }).expect("open");
@@ -42,7 +42,7 @@ pub(super) async fn open(world: &World, identity: &Identity, first: Said) -> Res
 
 impl Stream {
     pub(super) fn say(&self, body: Said) {
-        // The stream may be over; then what it heard last says so.
+        // The stream may be over; then its last message says so.
         drop(self.say.send(AgentMessage { body: Some(body) }));
     }
 
@@ -50,12 +50,12 @@ impl Stream {
         Ok(soon(self.heard.message()).await?.and_then(|message| message.body))
     }
 
-    /// Ends when what is said reaches nobody any more, whether what is heard goes on or not.
+    /// Completes when the receiving side stops listening, whether received messages continue or end.
     pub(super) async fn unheard(&self) {
         self.say.closed().await;
     }
 
-    /// Why it ends.
+    /// Read to the end; return its reason.
     async fn end(mut self) -> Status {
         loop {
             match self.next().await {
@@ -145,11 +145,10 @@ async fn who_keeps_sending_what_cannot_be_read_is_closed() {
     assert_eq!(stream.end().await.code(), Code::OutOfRange, "over 1 MiB");
 }
 
-/// A change of an event that was good.
+/// Makes a valid event invalid.
 type Lie = fn(&mut wire::ItemStatus);
 
-/// Every message of a stream after Hello, not as it should be: said three times, it is why the stream ends, and nothing
-/// of it is recorded.
+/// Every message after Hello in an invalid form: sent three times, it ends the stream, and the record stays as it is.
 #[tokio::test]
 async fn what_cannot_be_read_is_told_by_the_name_of_its_field() {
     let world = World::start().await;
@@ -185,7 +184,7 @@ async fn what_cannot_be_read_is_told_by_the_name_of_its_field() {
     ] {
         let stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
         for _ in 0..3 {
-            // The stream may be over; then why it ended says so.
+            // The stream may be over; then its end has the reason.
             drop(stream.say.send(AgentMessage { body: said.clone() }));
         }
         let ended = stream.end().await;
@@ -196,7 +195,7 @@ async fn what_cannot_be_read_is_told_by_the_name_of_its_field() {
     assert_eq!(row.host.as_ref().and_then(|host| host.internal_ip.as_deref()), Some("10.0.0.1"));
 }
 
-/// A success that never began: refused with its reason, again on every stream, and operators see it.
+/// A success that lacks a beginning: refused with its reason, again on every stream, and visible to operators.
 #[tokio::test]
 async fn an_event_that_cannot_be_is_refused_and_seen() {
     let world = World::start().await;
@@ -226,13 +225,13 @@ async fn an_event_that_cannot_be_is_refused_and_seen() {
     let mut stream = open(&world, &machine.identity, hello(&machine.name)).await.expect("open");
     stream.say(said(1, wire::ItemState::Running));
     while !matches!(stream.next().await, Ok(Some(Heard::Ack(_)))) {}
-    // The acknowledgement may come before what it says can be read.
+    // The acknowledgement may arrive before its facts are visible.
     let mut facts = world.engine.watch();
     let came_right = |facts: &Arc<crate::facts::Facts>| facts.live.machines[&machine.name].event_refused.is_none();
     soon(facts.wait_for(came_right)).await.expect("an engine");
 }
 
-/// Numbers from which nobody could count on: the coordinator must not even try to add one to them.
+/// Numbers too high to count on from: adding one would overflow.
 #[tokio::test]
 async fn numbers_that_nobody_can_have_counted_to_are_refused() {
     let world = World::start().await;
@@ -290,7 +289,7 @@ async fn a_revoked_machine_is_cut_off_and_the_others_are_not() {
     let (bad, good) = (world.enrolled("edge", "bad").await, world.enrolled("edge", "good").await);
     let of_bad = open(&world, &bad.identity, hello(&bad.name)).await.expect("open");
     let mut of_good = open(&world, &good.identity, hello(&good.name)).await.expect("open");
-    // A connection without a stream, made while it was still good.
+    // A connection with no stream yet, made while the certificate was valid.
     let idle = world.channel(Some(&bad.identity)).await;
     let began = Instant::now();
     world
@@ -303,7 +302,7 @@ async fn a_revoked_machine_is_cut_off_and_the_others_are_not() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     let mut idle = EnrollmentClient::new(idle);
     soon(async {
-        // Refused at first, by its identity; then the connection itself is gone.
+        // First refused by its identity; then the connection itself is cut.
         while idle.renew(wire::RenewRequest { csr_der: request().1 }).await.expect_err("revoked").code()
             == Code::Unauthenticated
         {

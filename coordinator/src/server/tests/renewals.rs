@@ -1,4 +1,4 @@
-//! Certificates that controllers renew over their own connections.
+//! Renewal of controllers' certificates over their own connections.
 
 use muster_proto::wire::{
     CredentialsRequest, GetRequest, ListLocksRequest, RenewCertificateRequest, RenewedCertificate,

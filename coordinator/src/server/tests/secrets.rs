@@ -1,4 +1,4 @@
-//! Secrets over the wire: who may make them, and who gets them.
+//! Secrets over the wire: permission to create them, and to get them.
 
 use muster_proto::wire::{self, coordinator_message::Body as Heard};
 use tonic::{Code, Status};
@@ -15,7 +15,7 @@ fn manifest(param: &str) -> wire::ApplyRequest {
     wire::ApplyRequest { files: vec![wire::ManifestFile { name: "m".to_owned(), text }], ..Default::default() }
 }
 
-/// Creates the secret `registry`: a cluster's own, or one that `edge` and `other` share.
+/// Create the secret `registry`: a cluster's own, or one shared by `edge` and `other`.
 async fn create(world: &World, identity: &Identity, cluster: &str, value: &[u8]) -> Result<Vec<String>, Status> {
     let clusters = if cluster.is_empty() { ["edge", "other"].map(str::to_owned).into() } else { Vec::new() };
     let (name, cluster, value) = ("registry".to_owned(), cluster.to_owned(), value.to_vec());
@@ -23,7 +23,7 @@ async fn create(world: &World, identity: &Identity, cluster: &str, value: &[u8])
     Ok(world.fleet(identity).await.create_secret(request).await?.into_inner().lines)
 }
 
-/// The next list that comes, as its generation and its first item's param.
+/// Generation and first item's param of the next list.
 async fn next_list(stream: &mut Stream) -> (u64, String) {
     loop {
         if let Heard::Assignment(list) = stream.next().await.expect("open").expect("more") {
@@ -64,17 +64,17 @@ async fn a_machine_gets_the_secrets_of_its_own_list_and_nothing_else() {
         let status = fetch(&world, identity, item, asked).await.expect_err("refused");
         assert_eq!(status.code(), code, "{item} {asked}: {status}");
     }
-    // Its item of that name refers to none.
+    // Its item of that name is free of secrets.
     assert_eq!(fetch(&world, &other.identity, "hello", 1).await.unwrap_or_default(), b"");
     drop(other_stream);
 
-    // A new version is another item; the list before gives nothing any more.
+    // A new version makes a new item; the previous list loses its access.
     create(&world, &anna, "", b"new").await.expect("created");
     let (newer, param) = next_list(&mut stream).await;
     assert_eq!((newer > generation, param.as_str()), (true, "${secret.registry@2}"));
     fetch(&world, &own.identity, "hello", generation).await.expect_err("refused");
     assert_eq!(fetch(&world, &own.identity, "hello", newer).await.expect("served"), b"new");
-    // A cluster's own comes first.
+    // A cluster's own secret takes precedence.
     create(&world, &anna, "edge", b"own").await.expect("created");
     let (newest, param) = next_list(&mut stream).await;
     assert_eq!(param, "${secret.registry@3}");
@@ -144,7 +144,7 @@ async fn who_is_limited_to_a_cluster_touches_its_secrets_only() {
     assert!(text.contains("\"clusters\":[\"edge\"]") && !text.contains("other"), "nothing of foreign clusters: {text}");
 }
 
-/// Whoever applies a manifest would have a secret that it may name.
+/// Applying a manifest gives an operator access to every secret in it.
 #[tokio::test]
 async fn limited_operator_names_shared_secrets_only() {
     let world = World::start().await;

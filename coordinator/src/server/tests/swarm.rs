@@ -1,4 +1,4 @@
-//! The way into a swarm over the wire: told, asked for, handed on, and kept nowhere.
+//! Joining a swarm over the wire; the token is relayed and never stored.
 
 use muster_proto::{
     model::{
@@ -33,7 +33,7 @@ fn id(text: &str) -> SwarmId {
     SwarmId::new(text).expect("an id")
 }
 
-/// What the engine of `c1` or `c2` says.
+/// Replies of the engines of `c1` and `c2`.
 fn engine(op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
     let manager = SwarmManager { leader: true, reachable: true, address: "10.0.0.1:2377".to_owned() };
     match op {
@@ -77,7 +77,7 @@ async fn fetch(world: &World, machine: &Enrolled, generation: u64) -> Result<Vec
     Ok(soon(world.agent(&machine.identity).await.fetch_secrets(request)).await?.into_inner().inputs)
 }
 
-/// Answers so many calls; what was asked.
+/// Answer this many calls; return the operations.
 async fn answer(
     stream: &mut Stream,
     calls: usize,
@@ -152,7 +152,7 @@ async fn a_machine_makes_the_swarm_and_another_joins_with_a_token_that_nobody_ke
     assert!(token.secret && token.value == TOKEN.as_bytes(), "{}", token.name);
     assert!(!format!("{:?}", world.engine.facts()).contains("SWMTKN"), "it is in the record");
 
-    // A manager that cannot: the machine is told why, and asks again.
+    // A manager that has lost the quorum: the machine is told why, and retries.
     let broken = |op: &SwarmOp| match op {
         SwarmOp::Info => engine(op),
         _ => Err(SwarmFailure { code: SwarmFailureCode::NoQuorum, message: "no leader".to_owned() }),

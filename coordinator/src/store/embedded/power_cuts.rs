@@ -1,6 +1,6 @@
-//! Power cuts at every write and every sync of the store and of its mark. What was synced is on the disk; of what was
-//! written since, a disk may have kept anything: so the files are opened again with every such remainder. All that was
-//! acknowledged must be there, and a batch as a whole or not at all; and no such remainder is refused.
+//! Power cuts at every write and every sync of the store and of its mark. Synced data is on the disk; of later writes
+//! the disk may have kept any part. The files are reopened with every such remainder. Everything acknowledged must be
+//! there, each batch complete or absent, and every remainder must be accepted.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +13,10 @@ use redb::StorageBackend;
 
 use super::{Change, EmbeddedStore, FileId, Mark, Marking, Row, Store, StoreError, Table, builder};
 
-/// A write that is so long may be torn in between: disks write sectors, not pages.
+/// A longer write may be torn: disks write sectors instead of pages.
 const SECTOR: usize = 512;
 
-/// Something that was asked of the disk and not yet synced.
+/// An operation that is still to be synced.
 #[derive(Clone)]
 enum Unsynced {
     Write(usize, Vec<u8>),
@@ -35,7 +35,7 @@ impl Unsynced {
         }
     }
 
-    /// The first half of it, in whole sectors. None: it is too short to be torn.
+    /// Its first half, in whole sectors. None: it is too short to be torn.
     fn torn(&self) -> Option<Self> {
         match self {
             Self::Write(at, data) if data.len() >= 2 * SECTOR => {
@@ -51,17 +51,17 @@ impl Unsynced {
 struct Contents {
     synced: Vec<u8>,
     unsynced: Vec<Unsynced>,
-    /// What a process that runs reads.
+    /// Contents as the running process reads them.
     seen: Vec<u8>,
     power: Arc<Mutex<Power>>,
 }
 
-/// What all files of one machine share.
+/// State shared by all files of one machine.
 #[derive(Default)]
 struct Power {
-    /// Writes, changes of length and syncs so far.
+    /// Number of writes, changes of length and syncs so far.
     operations: usize,
-    /// The power is cut before the operation of this number.
+    /// The power is cut before the operation with this number.
     cut_at: Option<usize>,
 }
 
@@ -82,8 +82,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Which of the unsynced changes may be on the disk after the power cut: none, all, any one alone, any one missing,
-    /// any one torn.
+    /// Unsynced changes that may be on the disk after the power cut: none, all, any single one, all but any one, any
+    /// one torn.
     fn remainders(&self) -> Vec<Vec<Unsynced>> {
         let all = &self.unsynced;
         let mut remainders = vec![Vec::new(), all.clone()];
@@ -96,7 +96,7 @@ impl Contents {
         remainders
     }
 
-    /// The disk with these changes on it.
+    /// Contents of the disk with these changes.
     fn with(&self, kept: &[Unsynced]) -> Vec<u8> {
         let mut bytes = self.synced.clone();
         kept.iter().for_each(|change| change.apply(&mut bytes));
@@ -157,7 +157,7 @@ impl StorageBackend for Disk {
     }
 }
 
-/// Batches as a coordinator writes them: new rows, changed rows, rows that go, and one that makes the file grow.
+/// Batches as a coordinator writes them: new, changed and deleted rows, and one that makes the file grow.
 fn batches() -> Vec<Vec<Change>> {
     let put = |table, key: &str, value: String| Change::Put { table, key: key.to_owned(), value: value.into_bytes() };
     let gone = |table, key: &str| Change::Delete { table, key: key.to_owned() };
@@ -207,7 +207,7 @@ impl Files {
         self.power.lock().unwrap_or_else(PoisonError::into_inner).operations
     }
 
-    /// The batches one after another. Returns how many were acknowledged.
+    /// Commit the batches one after another. Return the number acknowledged.
     fn commit_all(&self, batches: &[Vec<Change>]) -> usize {
         let Ok(database) = builder().create_with_backend(self.store.clone()) else { return 0 };
         let marking = Marking::at(Mark::on(self.mark.clone()));
@@ -217,14 +217,14 @@ impl Files {
     }
 }
 
-/// Files as `init` leaves them: there, closed in order, and the store empty.
+/// Files as `init` leaves them: closed in order, with an empty store.
 fn fresh() -> (Vec<u8>, Vec<u8>) {
     let files = Files::holding(&[], &[0; 8192], None);
     assert_eq!(files.commit_all(&[vec![]]), 1);
     (mem::take(&mut files.store.contents().synced), mem::take(&mut files.mark.contents().synced))
 }
 
-/// Opens files with these bytes as the coordinator does.
+/// Open files with these bytes as the coordinator does.
 fn open(path: &Path, store: &[u8], mark: &[u8]) -> Result<Vec<Row>, StoreError> {
     fs::write(path, store).expect("write");
     fs::write(Mark::path(path), mark).expect("write");
@@ -264,8 +264,8 @@ fn a_power_cut_loses_nothing_acknowledged_and_leaves_no_half_batch() {
     assert!(as_acknowledged > 100 && with_the_next > 10, "{as_acknowledged} and {with_the_next}: too few to prove it");
 }
 
-/// Bits flip in the files that a killed coordinator leaves, after its last acknowledged commit: nothing of it is undone
-/// without a word.
+/// Bits flip in the files of a killed coordinator, after its last acknowledged commit: undoing a commit must raise an
+/// error.
 #[test]
 fn flipped_bit_after_a_kill_undoes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -273,7 +273,7 @@ fn flipped_bit_after_a_kill_undoes_nothing() {
     let ((store, mark), batches) = (fresh(), batches());
     let all = Files::holding(&store, &mark, None);
     let before_closing = {
-        // The process is killed right after the last commit: nothing is closed in order.
+        // The process is killed right after the last commit, before it closes its files.
         let (mut acknowledged, mut cut_at) = (0, 0);
         while acknowledged < batches.len() {
             cut_at += 1;
@@ -288,7 +288,8 @@ fn flipped_bit_after_a_kill_undoes_nothing() {
     let newest = histories(&batches).pop().expect("a history");
     assert_eq!(open(&path, &store, &mark).expect("whole"), newest);
 
-    // Every bit of the flags, one of every byte of the header, where both newest commits stand, and some of the pages.
+    // Every bit of the flags, one bit of every byte of the header, which holds both newest commits, and some of the
+    // pages.
     let flags = (0..8).map(|bit| (9, bit));
     let header = (0..320).map(|at| (at, at % 8));
     let pages = (0..store.len()).step_by(4099).map(|at| (at, at % 8));

@@ -18,7 +18,7 @@ fn row(table: Table, key: &str, value: &str) -> Row {
     (table, key.to_owned(), value.as_bytes().to_vec())
 }
 
-/// Both stores give the same rows after the same batches, and the file gives them again after it was opened anew.
+/// Both stores give the same rows after the same batches, and the file still does after it is reopened.
 #[test]
 fn rows_are_what_the_batches_made_of_them() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -48,7 +48,7 @@ fn rows_are_what_the_batches_made_of_them() {
     check(&[&[delete(Meta, "a"), put(Meta, "a", "1")]], &[row(Meta, "a", "1")]);
 }
 
-/// A copy that root put there. Root itself may open everything, so the refusal is made up.
+/// A copy that root put there. Root may open everything, so the refusal is simulated.
 #[test]
 fn who_may_not_open_the_store_is_told_whose_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -108,8 +108,7 @@ fn a_backup_is_a_store() {
     assert_eq!(left, ["copy", "store", "store.mark"]);
 }
 
-/// Whatever happens to the file: the rows as committed, or an error that says what to do. Never a panic, never other
-/// rows.
+/// After any damage the file gives the committed rows, or an error that says what to do; never a panic or other rows.
 #[test]
 fn damage_is_an_error_and_never_silence() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -151,11 +150,11 @@ fn damage_is_an_error_and_never_silence() {
     assert!(found.get() > 100, "only {} of them were found", found.get());
 }
 
-/// Names the store's file to the process that is to be killed: this test, run again by itself.
+/// Passes the store's file to the process to be killed: this test, run again alone.
 const CRASH_CHILD: &str = "MUSTER_TEST_STORE_CHILD";
 const CRASHES: u32 = 12;
 
-/// What a killed process had acknowledged is there when the file is opened again, and a batch is whole or not there.
+/// After a kill, the reopened file has everything acknowledged, and each batch is complete or absent.
 #[test]
 fn an_acknowledged_commit_survives_a_kill() {
     if let Some(path) = std::env::var_os(CRASH_CHILD) {
@@ -195,7 +194,7 @@ fn commit_until_killed(path: &Path) {
     }
 }
 
-/// The mark of an open store goes away, in every way it may: the next look, or the next commit, makes it again.
+/// The mark of an open store is lost in every possible way: the next check, or the next commit, creates it again.
 #[test]
 fn lost_mark_is_made_again() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -244,7 +243,7 @@ fn lost_mark_is_made_again() {
     assert!(refused.contains("store.mark") && refused.contains("cannot be made again"), "{refused}");
 }
 
-/// Only an answer that the file is not there ends a coordinator.
+/// A coordinator ends only when the answer is that the file is gone.
 #[test]
 fn unanswered_look_is_no_move() {
     use nix::errno::Errno;
@@ -271,8 +270,8 @@ fn unanswered_look_is_no_move() {
     assert!(matches!(store.check_place(), Ok(Place::Kept)));
 }
 
-/// `recover` is killed after each of its steps: a start goes on, or says that `recover` is needed; and `recover`, run
-/// again, leads to a start from each.
+/// `recover` is killed after each of its steps. A start then succeeds, or says that `recover` is needed; and a second
+/// `recover` always leads to a start.
 #[test]
 fn killed_recover_can_be_run_again() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -334,7 +333,7 @@ fn killed_recover_can_be_run_again() {
     }
 }
 
-/// As builds before the first release left it.
+/// A store of a build before the first release.
 #[test]
 fn store_without_commit_numbers_is_of_another_format() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -351,7 +350,7 @@ fn store_without_commit_numbers_is_of_another_format() {
     }
 }
 
-/// Whatever keeps a copy from its place, no half of it fills the disk.
+/// If placing a copy fails for any reason, its partial file is removed from the disk.
 #[test]
 fn a_copy_that_cannot_be_placed_leaves_nothing() {
     let dir = tempfile::tempdir().expect("a directory");

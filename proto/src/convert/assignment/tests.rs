@@ -6,10 +6,10 @@ use crate::{
     model::{AuthCode, ItemHash, Phase},
 };
 
-/// A change of a message that was good.
+/// Changes a valid assignment.
 type OfAssignment = fn(&mut wire::Assignment);
 
-/// A change of a message that was good.
+/// Changes a valid item.
 type OfItem = fn(&mut wire::AssignedItem);
 
 fn item(name: &str, phase: Phase) -> AssignedItem {

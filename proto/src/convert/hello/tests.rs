@@ -6,7 +6,7 @@ use crate::{
     model::{ItemHash, ItemState},
 };
 
-/// A change of a message that was good.
+/// Changes a valid message.
 type Change = fn(&mut wire::Hello);
 
 fn status(name: &str) -> ItemStatus {
@@ -57,9 +57,9 @@ fn greetings_come_back_as_they_went() {
 fn greetings_at_their_limits() {
     for change in [
         (|wire| (wire.epoch, wire.generation, wire.acked_seq) = (COUNT_MAX, COUNT_MAX, COUNT_MAX)) as Change,
-        // A new ledger: nothing seen, nothing accepted.
+        // A new ledger: everything is at zero.
         |wire| (wire.epoch, wire.generation, wire.acked_seq, wire.reach) = (0, 0, 0, 0),
-        // An empty assignment reaches no phase.
+        // An empty assignment lacks a highest phase.
         |wire| wire.reach = 0,
         |wire| wire.statuses.clear(),
         |wire| {
@@ -68,7 +68,7 @@ fn greetings_at_their_limits() {
             wire.statuses = (0..ITEMS_MAX).map(named).collect();
         },
         |wire| wire.agent_version = "x".repeat(LINE_BYTES_MAX),
-        // What a machine cannot find out about itself is left empty.
+        // A machine leaves unknown facts empty.
         |wire| wire.facts = Some(wire::HostFacts::default()),
     ] {
         read(change).expect("taken");

@@ -4,7 +4,7 @@ use crate::{
     model::ItemHash,
 };
 
-/// A change of a message that was good.
+/// Changes a valid message.
 type Change = fn(&mut wire::ItemStatus);
 
 fn status(state: ItemState) -> ItemStatus {
@@ -47,7 +47,7 @@ fn statuses_at_their_limits() {
         |wire| wire.message = "x".repeat(LINE_BYTES_MAX),
         |wire| wire.output_tail = "x".repeat(OUTPUT_TAIL_BYTES_MAX),
         |wire| wire.result_json = format!("\"{}\"", "x".repeat(RESULT_BYTES_MAX - 2)),
-        // The machine's clock may say anything.
+        // The machine's clock may be arbitrarily wrong.
         |wire| (wire.started_at_ms, wire.finished_at_ms) = (u64::MAX, 1),
     ] {
         read(FAILED, change).expect("taken");

@@ -1,5 +1,5 @@
-//! `--schema ITEM=FILE`: the schema of a module's variables, from its `schema.json` or from the archive that is
-//! published. The coordinator fetches no archives, and whoever applies a manifest has them at hand.
+//! `--schema ITEM=FILE`: the schema of a module's variables, from its `schema.json` or from the published archive.
+//! musterctl reads it because the operator has the archives at hand; the coordinator fetches none.
 
 use std::{
     fs::File,
@@ -12,13 +12,13 @@ use muster_proto::{SCHEMA_BYTES_MAX, wire::ItemSchema};
 use super::{TEXT_BYTES_MAX, left_after};
 use crate::errors::Failure;
 
-/// In an archive.
+/// Name of the schema in an archive.
 const SCHEMA_FILE: &str = "schema.json";
-/// How a gzip stream begins.
+/// First bytes of a gzip stream.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const SCHEMA_BYTES_READ_MAX: u64 = SCHEMA_BYTES_MAX as u64 + 1;
 
-/// The schemas that were named. `left`: bytes that the request may still have.
+/// Read the named schemas. `left`: bytes that the request may still use.
 pub(super) fn read(named: &[String], left: &mut u64) -> Result<Vec<ItemSchema>, Failure> {
     let one = |named: &String| {
         let (item, name) =

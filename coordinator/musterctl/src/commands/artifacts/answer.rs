@@ -1,4 +1,4 @@
-//! How a request for a file is answered: conditions, validators and ranges of RFC 9110, as a function of its headers.
+//! The answer to a request for a file: conditions, validators and ranges of RFC 9110, as a function of its headers.
 
 use std::{
     fs::Metadata,
@@ -11,18 +11,18 @@ use http::{
     header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE},
 };
 
-/// A file that was changed in the second of its date may be changed again in it: such a date proves nothing.
+/// A file that was modified in the second of its date may be modified again within it: such a date is no proof.
 const DATE_PROVES_AFTER: Duration = Duration::from_secs(1);
 
 /// The end of the year 9999, in Unix seconds: an HTTP date has four digits for the year.
 const DATE_S_MAX: u64 = 253_402_300_799;
 
-/// Which content a file has: what clients compare.
+/// Version of a file's content, which clients compare.
 #[derive(Clone, Debug)]
 pub(super) struct Version {
     /// A strong entity tag.
     pub(super) tag: String,
-    /// In whole seconds, as it is told.
+    /// In whole seconds, as sent to clients.
     pub(super) modified: SystemTime,
     pub(super) bytes: u64,
 }
@@ -41,16 +41,16 @@ impl Version {
     }
 }
 
-/// A file's time of change as an HTTP date can tell it: times out of its range are the nearest one.
+/// A file's modification time as an HTTP date, clamped to its range.
 fn date(mtime_s: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(mtime_s).unwrap_or(0).min(DATE_S_MAX))
 }
 
-/// What is sent.
+/// Kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Whole,
-    /// From one byte to another, which is in it.
+    /// From one byte to another, inclusive.
     Part(u64, u64),
     NotModified,
     PreconditionFailed,
@@ -89,7 +89,7 @@ pub(super) fn answer(headers: &HeaderMap, version: &Version, now: SystemTime) ->
     }
 }
 
-/// One range; several, and what is none, are answered with the whole.
+/// Parse one range; several ranges or an invalid one are answered with the whole file.
 fn part(range: &str, bytes: u64) -> Answer {
     let parsed = || {
         let (first, last) = range.strip_prefix("bytes=")?.trim().split_once('-')?;

@@ -1,4 +1,4 @@
-//! What is served: the regular files below one directory, whatever links and other things lie there.
+//! The served files: regular files below one directory, safe against links and special files.
 
 use std::{
     fs::File,
@@ -19,10 +19,10 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Opens it.
+    /// Open the directory.
     ///
     /// # Errors
-    /// What the kernel says: before Linux 5.6 it cannot keep a way below a directory.
+    /// The kernel's error: Linux before 5.6 is unable to confine a path to a directory.
     pub(super) fn of(dir: &Path) -> io::Result<Self> {
         let dir = open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         let files = Self { dir };
@@ -30,10 +30,10 @@ impl Files {
         Ok(files)
     }
 
-    /// Opens the file of this path below the directory. None: there is none, it leads out, or it is no regular file.
+    /// Open the file of this path below the directory. None: it is missing, leads out, or is of another type.
     ///
     /// # Errors
-    /// What the kernel says, permissions for example.
+    /// The kernel's error, permissions for example.
     pub(super) fn open(&self, path: &Path) -> io::Result<Option<File>> {
         let found = match self.beneath(path) {
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EXDEV | Errno::ELOOP | Errno::ENAMETOOLONG | Errno::EINVAL) => {
@@ -44,11 +44,12 @@ impl Files {
         if !found.metadata()?.is_file() {
             return Ok(None);
         }
-        // To open a FIFO would wait for its writer, and to open a device may do something; this is neither.
+        // This is a regular file, so opening it is safe: a FIFO would wait for its writer, and a device may have
+        // effects.
         File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map(Some)
     }
 
-    /// Finds what is at the path, and opens nothing yet.
+    /// Resolve the path; do not open the file for reading yet.
     fn beneath(&self, path: &Path) -> nix::Result<OwnedFd> {
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)

@@ -1,5 +1,5 @@
-//! HTTP/1.1 over plain TCP, with limits on all that a peer can hold: connections, and the time for a request's head and
-//! for taking what it asked for.
+//! HTTP/1.1 over plain TCP. Limits apply to everything that a peer can occupy: connections, and the time for sending a
+//! head and taking the answer.
 
 use std::{
     convert::Infallible,
@@ -38,23 +38,23 @@ use super::{
     files::Files,
 };
 
-/// Read of a file at a time.
+/// Bytes of a file read at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Before the next connection is taken when the last could not be: no file descriptor is free.
+/// Wait after a failed accept: all file descriptors are in use.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What a peer may take.
+/// Limits for peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// At once; more wait.
+    /// Concurrent connections; further ones wait.
     pub(super) connections: usize,
-    /// For the head of a request, and between two requests.
+    /// Time for the head of a request, and between two requests.
     pub(super) head: Duration,
-    /// Without a byte taken of what was sent.
+    /// Time for which the peer may stop reading the answer.
     pub(super) stall: Duration,
 }
 
@@ -64,12 +64,12 @@ impl Default for Limits {
     }
 }
 
-/// Serves for ever.
+/// Serve forever.
 pub(super) async fn run(listener: &TcpListener, files: Files, limits: Limits) {
     let files = Arc::new(files);
     let places = Arc::new(Semaphore::new(limits.connections));
     loop {
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             sleep(ACCEPT_AGAIN_AFTER).await;
@@ -84,7 +84,7 @@ pub(super) async fn run(listener: &TcpListener, files: Files, limits: Limits) {
 }
 
 async fn serve(stream: TcpStream, files: Arc<Files>, limits: Limits) {
-    // Unacknowledged, or not taken from a full window, for so long: the kernel ends the connection.
+    // The kernel ends the connection if data stays unacknowledged, or the window full, for this long.
     let stall_ms = u32::try_from(limits.stall.as_millis()).unwrap_or(u32::MAX);
     let _ = setsockopt(&stream, TcpUserTimeout, &stall_ms);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -96,7 +96,7 @@ async fn serve(stream: TcpStream, files: Arc<Files>, limits: Limits) {
         .header_read_timeout(limits.head)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
-    // What became of it, only the peer would want to know.
+    // Only the peer would need the outcome.
     let _ = pin!(connection).await;
 }
 
@@ -110,7 +110,7 @@ async fn respond(request: &Request<Incoming>, files: Arc<Files>) -> Response<Bod
         return empty(StatusCode::NOT_FOUND);
     };
     let path = PathBuf::from(path.into_owned());
-    // The disk may be slow, and one thread serves all.
+    // The disk may be slow, and one thread serves all peers.
     let opened = spawn_blocking(move || {
         let file = files.open(&path)?;
         file.map(|file| file.metadata().map(|found| (file, Version::of(&found)))).transpose()
@@ -130,7 +130,7 @@ fn empty(status: StatusCode) -> Response<Body> {
 }
 
 fn send(request: &Request<Incoming>, file: File, version: &Version) -> http::Result<Response<Body>> {
-    // A range is for GET alone.
+    // Ranges apply to GET only.
     let answer = match answer(request.headers(), version, SystemTime::now()) {
         Answer::Part(..) | Answer::NoSuchRange if request.method() == Method::HEAD => Answer::Whole,
         answer => answer,
@@ -166,7 +166,7 @@ fn send(request: &Request<Incoming>, file: File, version: &Version) -> http::Res
     response.body(StreamBody::new(chunks(file, first, bytes)).boxed_unsync())
 }
 
-/// So many bytes of the file. One that was cut meanwhile ends the connection: its length has been told.
+/// This many bytes of the file. If the file is truncated meanwhile, the connection ends: its length has been sent.
 fn chunks(file: File, first: u64, bytes: u64) -> impl stream::Stream<Item = io::Result<Frame<Bytes>>> + Send {
     stream::try_unfold((file, first, bytes), |(mut file, at, left)| async move {
         if left == 0 {
@@ -203,7 +203,7 @@ mod tests {
     const LIMITS: Limits =
         Limits { connections: 2, head: Duration::from_millis(300), stall: Duration::from_millis(500) };
 
-    /// Serves a directory on a thread of its own.
+    /// Serve a directory on a thread of its own.
     fn served(dir: &Path, limits: Limits) -> SocketAddr {
         let files = Files::of(dir).expect("a directory");
         let (sender, address) = std::sync::mpsc::channel();
@@ -303,7 +303,7 @@ mod tests {
         fs::write(dir.path().join("f"), "here").expect("a file");
         let address = served(dir.path(), LIMITS);
         let began = Instant::now();
-        // One says nothing, the other never ends its head; both places are taken.
+        // One connection is silent, the other sends an endless head; both places are taken.
         let mut silent = connect(address);
         let mut slow = connect(address);
         slow.write_all(b"GET /f HTTP/1.1\r\nX: ").expect("sent");
@@ -312,7 +312,7 @@ mod tests {
         let mut rest = Vec::new();
         assert_eq!(silent.read_to_end(&mut rest).expect("closed"), 0);
         let _ = slow.read_to_end(&mut rest);
-        // One that was answered and says no more.
+        // A connection that was answered and stays idle.
         let mut idle = connect(address);
         idle.write_all(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n").expect("asked");
         idle.read_to_end(&mut rest).expect("closed");

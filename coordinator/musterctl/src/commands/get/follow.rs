@@ -1,4 +1,4 @@
-//! `musterctl get … -w`: what is there, then every change, until Ctrl-C.
+//! `musterctl get … -w`: prints the present documents, then every change, until Ctrl-C.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ use crate::{
 pub(super) async fn run(context: &Context, subject: Subject, format: Option<Format>) -> Result<(), Failure> {
     let config = context.config()?;
     if !subject.name.is_empty() || !subject.cluster.is_empty() {
-        // A name that nobody has is an error now, not a wait for ever.
+        // An unknown name is an error now, instead of an endless wait.
         Coordinator::connect(&config).await?.get(subject.kind, &subject.name, &subject.cluster).await?;
     }
     let mut printer = Printer { kind: subject.kind, format, shown: BTreeMap::new(), widths: Vec::new() };
-    // In the coordinator's order, as without -w.
+    // Keep the coordinator's order, as in a plain `get`.
     let mut first = Vec::new();
     let mut feed = Feed::open(config, vec![subject]);
     let mut synced = false;
@@ -60,9 +60,9 @@ struct Document {
 struct Printer {
     kind: Kind,
     format: Option<Format>,
-    /// What was printed, by key, so that a connection made again repeats nothing.
+    /// Printed documents, by key: a new connection prints only changes.
     shown: BTreeMap<String, Vec<u8>>,
-    /// Of the first table's columns.
+    /// Widths of the first table's columns.
     widths: Vec<u16>,
 }
 
@@ -112,8 +112,7 @@ impl Printer {
     }
 }
 
-/// How a document reads in a table, but for what changes all the time: no new row for every piece of a download, or
-/// every task of a playbook.
+/// A document's table row minus its volatile parts, so that a download's progress or a playbook's task adds no row.
 fn reads(kind: Kind, json: &[u8], look: Look) -> Result<Vec<String>, Failure> {
     let mut document = value(json)?;
     if let Some(activity) = document.pointer_mut("/status/activity").and_then(Value::as_object_mut) {

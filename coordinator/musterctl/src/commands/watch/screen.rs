@@ -1,4 +1,4 @@
-//! Where `watch` shows itself: bars that redraw on a terminal, plain timestamped lines elsewhere.
+//! Output of `watch`: redrawn bars on a terminal, plain timestamped lines elsewhere.
 
 use std::io::{self, IsTerminal as _};
 
@@ -16,15 +16,15 @@ const BUSY_LINES_MAX: usize = 16;
 /// Lines of waits shown at once.
 const BLOCKED_LINES_MAX: usize = 5;
 
-/// Where the news go.
+/// Output of news.
 pub struct Screen {
-    /// What every line of news begins with.
+    /// Prefix of every line of news.
     mark: &'static str,
-    /// None: stdout is not a terminal.
+    /// Bars. None: stdout is a file or pipe, or a dumb terminal.
     live: Option<Live>,
 }
 
-/// Bars and lines that redraw, at the bottom of a terminal.
+/// Bars and lines that are redrawn at the bottom of a terminal.
 struct Live {
     all: MultiProgress,
     phases: Vec<ProgressBar>,
@@ -36,21 +36,21 @@ impl Screen {
         Self::marked("")
     }
 
-    /// One whose lines all begin with this.
+    /// A screen whose lines all begin with this mark.
     pub fn marked(mark: &'static str) -> Self {
-        // A terminal that cannot move its cursor gets lines.
+        // A terminal with a fixed cursor gets lines.
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let moves = io::stdout().is_terminal() && !dumb;
         let all = || MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
         Self { mark, live: moves.then(|| Live { all: all(), phases: Vec::new(), texts: Vec::new() }) }
     }
 
-    /// Only lines? Then single machines' changes of state are told, too.
+    /// Does it print lines only? Then it also reports state changes of single machines.
     pub const fn is_plain(&self) -> bool {
         self.live.is_none()
     }
 
-    /// One line of news.
+    /// Print one line of news.
     pub(crate) fn line(&self, text: &str) -> Result<(), Failure> {
         let line = format!("{}{} {text}", self.mark, Zoned::now().strftime("%H:%M:%S"));
         match &self.live {
@@ -61,7 +61,7 @@ impl Screen {
         }
     }
 
-    /// How things stand at the beginning.
+    /// Print the state of the cluster at the beginning.
     pub(crate) fn summary(&self, fleet: &Fleet, now: Timestamp) -> Result<(), Failure> {
         if !self.is_plain() {
             return Ok(()); // the bars say it
@@ -76,7 +76,7 @@ impl Screen {
         lines.take(BUSY_LINES_MAX).try_for_each(|line| self.line(&line))
     }
 
-    /// Draws the bars.
+    /// Draw the bars.
     pub(crate) fn draw(&mut self, fleet: &Fleet, now: Timestamp) {
         let Some(live) = &mut self.live else { return };
         live.draw_phases(&fleet.phases());
@@ -85,7 +85,7 @@ impl Screen {
         live.draw_texts(lines);
     }
 
-    /// Takes the bars away; from now on there are only lines.
+    /// Remove the bars; from now on print only lines.
     pub fn clear(&mut self) {
         if let Some(live) = self.live.take() {
             for bar in live.phases.iter().chain(&live.texts) {

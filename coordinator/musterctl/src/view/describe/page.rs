@@ -4,10 +4,10 @@ use crate::view::{LINE_CHARS_MAX, Table, printable};
 
 /// Column at which values begin.
 const VALUE_COLUMN: usize = 20;
-/// Indent of what belongs to a section.
+/// Indent of lines in a section.
 const INDENT: &str = "  ";
 
-/// A page as it grows.
+/// A page under construction.
 #[derive(Default)]
 pub(super) struct Page {
     pub(super) lines: Vec<String>,
@@ -26,7 +26,7 @@ impl Page {
         self.push(&format!("{}:", printable(title)));
     }
 
-    /// What follows belongs to the whole page again.
+    /// Return to the top level of the page.
     pub(super) const fn end_section(&mut self) {
         self.in_section = false;
     }

@@ -1,4 +1,4 @@
-//! A rollout: its page, and how far it is on each machine.
+//! The page of a rollout, and its progress on each machine.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub fn describe_rollout(rollout: &Rollout, now: Timestamp) -> Vec<String> {
     page.lines
 }
 
-/// Kinds of rollouts that bring machines to no other release.
+/// Kinds of rollouts that keep machines at their release.
 const AT_THEIR_RELEASE: [&str; 4] = ["reconfigure", "reboot", "maintenance", "removal"];
 
 fn update(page: &mut Page, kind: &str, update: &UpdateStatus, now: Timestamp) {
@@ -88,7 +88,7 @@ fn update(page: &mut Page, kind: &str, update: &UpdateStatus, now: Timestamp) {
     }
 }
 
-/// A rollout under way in short: how far it is on each machine, and why not further.
+/// Summary of a rollout under way: its progress on each machine, and what it waits for.
 pub(in crate::view) fn under_way_lines(rollout: &Rollout) -> Vec<String> {
     let (name, status) = (&rollout.metadata.name, &rollout.status);
     let Some(update) = &status.update else { return Vec::new() };
@@ -103,7 +103,7 @@ pub(in crate::view) fn under_way_lines(rollout: &Rollout) -> Vec<String> {
     lines.iter().map(|line| printable(line)).collect()
 }
 
-/// Its machines: who is through, who is at work, who waits and for what.
+/// Its machines: complete, at work, or waiting with the reason.
 fn machines(update: &UpdateStatus) -> Table {
     let waits: BTreeMap<&str, &Waiting> = update.waiting.iter().map(|wait| (wait.machine.as_str(), wait)).collect();
     let why = |machine: &MachineProgress| match (waits.get(machine.machine.as_str()), &machine.item) {

@@ -1,4 +1,4 @@
-//! What is new about machines, clusters and rollouts, in plain lines.
+//! Changes of machines, clusters and rollouts, in plain lines.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::view::{
     printable,
 };
 
-/// A machine's new state, where it changed.
+/// A machine's new state, if it changed.
 #[must_use]
 pub fn machine_move(old: Option<&Machine>, new: &Machine) -> Option<String> {
     let name = &new.metadata.name;
@@ -26,7 +26,7 @@ pub fn machine_move(old: Option<&Machine>, new: &Machine) -> Option<String> {
     }
 }
 
-/// What went wrong (or right again) with a machine, one line each.
+/// Problems of a machine that began or ended, one line each.
 #[must_use]
 pub fn machine_troubles(old: Option<&Machine>, new: &Machine, now: Timestamp) -> Vec<String> {
     let mut lines = Vec::new();
@@ -56,7 +56,7 @@ pub fn machine_troubles(old: Option<&Machine>, new: &Machine, now: Timestamp) ->
     lines.iter().map(|line| printable(line)).collect()
 }
 
-/// What is new about a cluster.
+/// Changes of a cluster.
 #[must_use]
 pub fn cluster_changes(old: Option<&Cluster>, new: &Cluster, now: Timestamp) -> Vec<String> {
     let mut lines = Vec::new();
@@ -69,7 +69,7 @@ pub fn cluster_changes(old: Option<&Cluster>, new: &Cluster, now: Timestamp) -> 
         }
     }
     let was_stuck = old.and_then(|cluster| cluster.status.lcm_operation_stuck.as_ref());
-    // That of a machine is told with the machine.
+    // A stuck machine is reported with the machine.
     let of_cluster = new.status.lcm_operation_stuck.as_ref().filter(|stuck| stuck.machine.is_none());
     if let Some(stuck) = of_cluster.filter(|stuck| was_stuck != Some(stuck)) {
         lines.push(format!("cluster {name}: {}", stuck_text(stuck, now)));
@@ -79,7 +79,7 @@ pub fn cluster_changes(old: Option<&Cluster>, new: &Cluster, now: Timestamp) -> 
     lines.iter().map(|line| printable(line)).collect()
 }
 
-/// What is new about a rollout. Its waits are its cluster's, and told there.
+/// Changes of a rollout. Its waits are its cluster's, and reported there.
 #[must_use]
 pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     let mut lines = Vec::new();
@@ -124,7 +124,7 @@ pub fn rollout_changes(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     lines.iter().map(|line| printable(line)).collect()
 }
 
-/// Hooks after it that it will not run any more: what they are for is left to a person.
+/// Hooks after it that are now skipped: a person must do their work.
 fn left_out(old: Option<&Rollout>, new: &Rollout) -> Vec<String> {
     let hooks =
         |rollout: &Rollout| rollout.status.update.as_ref().map(|update| update.hooks.clone()).unwrap_or_default();

@@ -1,11 +1,12 @@
-//! How a rollout ended, in a line.
+//! The end of a rollout, in a line.
 
 use muster_proto::listing::some_names;
 use muster_proto::resource::{Machine, Rollout};
 
 use crate::view::{age, printable};
 
-/// `all 9 machines are Ready, after 4m`, in the words of what it was, and who was no part of it and is `not_ready`.
+/// `all 9 machines are Ready, after 4m`, in words for this kind of rollout, with machines outside it that are
+/// `not_ready`.
 pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a Machine>) -> String {
     match named(rollout, not_ready) {
         None => reached(rollout, NOW),
@@ -16,7 +17,7 @@ pub(super) fn ended<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a M
     }
 }
 
-/// Machines with their reasons, and who says more of them. None: there are none.
+/// Machines with their reasons, and the command that shows more. None: the list is empty.
 fn named<'a>(rollout: &Rollout, machines: impl Iterator<Item = &'a Machine>) -> Option<String> {
     let reason = |machine: &'a Machine| match &machine.status.blocked {
         _ if machine.status.lost => Some("Lost"),
@@ -30,7 +31,7 @@ fn named<'a>(rollout: &Rollout, machines: impl Iterator<Item = &'a Machine>) -> 
     (!all.is_empty()).then(|| format!("{} (why: {})", some_names(all.iter().map(String::as_str)), look()))
 }
 
-/// Of one machine and of several, as it is and as it was.
+/// Verbs for one machine and several, present and past.
 const NOW: [&str; 2] = ["is", "are"];
 const THEN: [&str; 2] = ["was", "were"];
 
@@ -49,12 +50,13 @@ fn reached(rollout: &Rollout, are: [&str; 2]) -> String {
         ("maintenance", _) => "back in service".to_owned(),
         _ => "Ready".to_owned(),
     };
-    // Of a deployment that has ended every machine was Ready.
+    // Every machine of an ended deployment was Ready.
     let ready = if status.update.is_some() { status.ready } else { status.machines };
     printable(&format!("{} {reached}, after {took}", who(rollout, ready, are)))
 }
 
-/// `the update was aborted: 6 of 8 machines are at release 1.3, the rest is as it was`, and who is `not_ready`.
+/// `the update was aborted: 6 of 8 machines are at release 1.3, the rest is as it was`, with machines that are
+/// `not_ready`.
 pub(super) fn aborted<'a>(rollout: &Rollout, not_ready: impl Iterator<Item = &'a Machine>) -> String {
     let status = &rollout.status;
     let kind = rollout.spec.kind.as_str();

@@ -1,4 +1,4 @@
-//! Documents of every sort, small but whole.
+//! Documents of every kind, small but complete.
 
 use std::collections::BTreeMap;
 
@@ -299,7 +299,7 @@ pub(super) fn plan() -> Plan {
     }
 }
 
-/// An update in which worker-3 was put aside and worker-4 has not had its turn.
+/// An update with worker-3 deferred and worker-4 still to come.
 pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -> Rollout {
     let since = at("2026-02-27T12:00:00Z");
     let waits = |machine: &str, reason: &str, message: &str| Waiting {
@@ -343,7 +343,7 @@ pub(super) fn update(state: &str, needs_operator: bool, paused_too_long: bool) -
     rollout
 }
 
-/// A request of a machine, or (None) of the cluster.
+/// A request for a machine, or (None) for the cluster.
 pub(super) fn request(machine: Option<&str>, removal: bool, release: &str) -> Request {
     let name = machine.unwrap_or("edge-7");
     Request {

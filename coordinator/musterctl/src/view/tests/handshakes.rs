@@ -1,5 +1,5 @@
-//! Tables of locks, requests and cluster states. No two cells of a row are the same, but where the words of the product
-//! are: a column that moves is seen.
+//! Tables of locks, requests and cluster states. All cells of a row differ, except the product's fixed words, so a
+//! misplaced column is noticed.
 
 use muster_proto::{
     model::{LockState, Scope},
@@ -17,7 +17,7 @@ use super::{
 
 const MOVING: &str = "moving placement groups, 3 of 5 OSDs are out of the way";
 
-/// Narrow and wide: they have the same columns, and wide cuts nothing.
+/// Check the narrow and the wide table: they have the same columns; only the narrow one cuts text.
 fn check_both(kind: Kind, documents: &[Vec<u8>], narrow: &str, wide: &str) {
     check(kind, false, documents, &narrow.lines().collect::<Vec<_>>());
     check(kind, true, documents, &wide.lines().collect::<Vec<_>>());
