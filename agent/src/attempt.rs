@@ -1,6 +1,6 @@
 //! The agent's side of attempts: creates their directories, starts exec-item on them, and reads the outcome. The
-//! directory is the only state, so a restarted agent sees what the old one saw. Only the engine calls this module. It
-//! never runs a program itself and never decides that an attempt is over.
+//! directory is the only state, so a restarted agent sees what the old one saw. Only the engine calls this module.
+//! exec-item runs the programs, and the core decides when an attempt is over.
 
 mod dir;
 pub(crate) mod durable;
@@ -46,10 +46,10 @@ const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Interval between two launches while a stale unit holds the name.
 const LAUNCH_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// The kernel closes `alive` and frees the lock in no promised order; the gap is microseconds.
+/// Delay before a retry: the kernel closes `alive` and frees the lock in any order, microseconds apart.
 const LOCK_GRACE: Duration = Duration::from_millis(2);
 
-/// Error in the record of an attempt. A failed attempt is an [`Exit`], not an error.
+/// Error in the record of an attempt, as opposed to a failed attempt, which is an [`Exit`].
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
     /// A file system error.
@@ -63,7 +63,7 @@ pub enum AttemptError {
         #[source]
         source: io::Error,
     },
-    /// A file of the record is not valid JSON of its type.
+    /// A file of the record is invalid JSON for its type.
     #[error("{} is not what muster-agent writes there", path.display())]
     Damaged {
         /// The file.
@@ -72,10 +72,10 @@ pub enum AttemptError {
         #[source]
         source: serde_json::Error,
     },
-    /// exec-item could not be launched.
+    /// The launch of exec-item failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// exec-item found no disk space and ended before it began.
+    /// exec-item found the disk full and ended before it began.
     #[error("exec-item found no room for attempt {key}: {complaint}")]
     NoRoom {
         /// The attempt.
@@ -83,7 +83,7 @@ pub enum AttemptError {
         /// exec-item's error output.
         complaint: String,
     },
-    /// exec-item did not begin. It may still begin later: see [`Attempts::bar`].
+    /// exec-item has yet to begin. It may still do so later: see [`Attempts::bar`].
     #[error("exec-item did not begin attempt {key}: {complaint}")]
     NotClaimed {
         /// The attempt.
@@ -94,7 +94,7 @@ pub enum AttemptError {
 }
 
 impl AttemptError {
-    /// Is the cause a lack of disk space? Then nothing has begun, and nothing will begin by itself.
+    /// Is a full disk the cause? Then the attempt has not begun, and it needs a new start.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
@@ -121,7 +121,7 @@ impl Attempts {
     /// `host`.
     ///
     /// # Errors
-    /// [`AttemptError::File`] if it cannot be created.
+    /// [`AttemptError::File`] if creating it fails.
     pub fn open(state_dir: &Path, program: PathBuf, host: Host) -> Result<Self, AttemptError> {
         let root = state_dir.join("attempts");
         private_dir(&root).map_err(|source| AttemptError::File { what: "create", path: root.clone(), source })?;
@@ -131,7 +131,7 @@ impl Attempts {
     /// Places inputs below `runtime_dir`, which belongs to this agent and should be on tmpfs.
     ///
     /// # Errors
-    /// [`AttemptError::File`] if it cannot be used.
+    /// [`AttemptError::File`] if the directory is unusable.
     pub fn with_runtime_dir(self, runtime_dir: &Path) -> Result<Self, AttemptError> {
         let path = runtime_dir.join("inputs");
         private_dir(&path).map_err(|source| AttemptError::File { what: "create", path: path.clone(), source })?;
@@ -212,14 +212,14 @@ impl Attempts {
     }
 
     /// Starts exec-item and returns once it has claimed the attempt. If the attempt was claimed before, the new
-    /// exec-item does nothing, and [`Attempts::inspect`] returns the outcome of the first.
+    /// exec-item ends at once, and [`Attempts::inspect`] returns the outcome of the first.
     ///
     /// # Errors
     /// [`AttemptError::NoRoom`], [`AttemptError::NotClaimed`] or [`AttemptError::Launch`] if nothing has begun so far.
     pub async fn start(&self, key: &AttemptKey) -> Result<(), AttemptError> {
         let dir = self.dir(key);
         let file = |source| AttemptError::File { what: "watch", path: dir.begun(), source };
-        // Open before exec-item starts: it may close the pipe at once, and that must not be missed.
+        // Open before exec-item starts, because it may close the pipe at once.
         let begun = pipe::OpenOptions::new().open_receiver(dir.begun()).map_err(file)?;
         let (stdout, stderr) = (dir.begun(), dir.stderr());
         let wanted = Wanted {
@@ -232,8 +232,7 @@ impl Attempts {
             timeout: dir.request().map_or(Duration::MAX, |request| Duration::from_millis(request.timeout_ms)),
         };
         if !self.host.launch(&wanted).await? {
-            // An agent that died right after the launch left this unit. Begun or not, no second process may start
-            // beside it.
+            // An agent that died right after the launch left this unit. A second process must not start beside it.
             if !matches!(dir.find()?, Found::NotStarted) {
                 return Ok(());
             }
@@ -264,21 +263,21 @@ impl Attempts {
         Ok(())
     }
 
-    /// Prevents an attempt that could not be started from ever starting, by claiming it: a requested exec-item may come
-    /// late. False = it has begun after all.
+    /// Prevents a failed start from succeeding late, by claiming the attempt: a requested exec-item may still come.
+    /// False = it has begun after all.
     ///
     /// # Errors
     /// [`AttemptError::File`]: it may still begin.
     pub fn bar(&self, key: &AttemptKey) -> Result<bool, AttemptError> {
         match self.dir(key).claim() {
-            // Without a directory exec-item cannot begin.
+            // exec-item needs the directory to begin.
             Err(AttemptError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(true),
             claimed => claimed,
         }
     }
 
-    /// Explains an attempt that left no outcome: how its host ended and what exec-item printed. If the host ended it as
-    /// a whole, that is its outcome; otherwise its progress is unknown.
+    /// Explains an attempt that ended without an outcome: how its host ended and what exec-item printed. If the host
+    /// ended it as a whole, that is its outcome; otherwise its progress is unknown.
     pub async fn explain(&self, key: &AttemptKey, found: Found) -> Found {
         if found != Found::Lost {
             return found;
@@ -295,10 +294,10 @@ impl Attempts {
         if why.is_empty() { Found::Lost } else { Found::Exited(Exit::of_unknown(&why.join(": "))) }
     }
 
-    /// Makes the host drop an attempt whose outcome is recorded elsewhere. Succeeds if the host has no such attempt.
+    /// Makes the host drop an attempt whose outcome is recorded elsewhere. Succeeds if the host has dropped it already.
     ///
     /// # Errors
-    /// [`AttemptError::Launch`] if the host does not answer.
+    /// [`AttemptError::Launch`] if the host is unresponsive.
     pub async fn release(&self, key: &AttemptKey) -> Result<(), AttemptError> {
         Ok(self.host.release(key).await.map_err(LaunchError::from)?)
     }
@@ -306,14 +305,14 @@ impl Attempts {
     /// Makes the host drop all attempts except the running one.
     ///
     /// # Errors
-    /// [`AttemptError::Launch`] if the host does not answer.
+    /// [`AttemptError::Launch`] if the host is unresponsive.
     pub async fn release_others(&self, running: Option<&AttemptKey>) -> Result<(), AttemptError> {
         Ok(self.host.release_others(running).await.map_err(LaunchError::from)?)
     }
 
-    /// Does the attempt belong to this machine, not to one enrolled before it on this disk? True if its request is
-    /// unreadable. False if its request is missing: the request is durable with the claim, so nothing has begun. Or a
-    /// removal was interrupted, and a removed attempt proves nothing.
+    /// Does the attempt belong to this machine, rather than to an earlier enrolment on this disk? True if its request
+    /// is unreadable. False if its request is missing: the request is durable with the claim, so nothing has begun. Or
+    /// a removal was interrupted, and a removed attempt is no evidence.
     #[must_use]
     pub fn is_of(&self, key: &AttemptKey, machine: MachineId) -> bool {
         match self.dir(key).request() {
@@ -344,8 +343,8 @@ impl Attempts {
         self.dir(key).find()
     }
 
-    /// Waits until no exec-item runs the attempt and returns its state, which is never `Running`. It needs no deadline:
-    /// exec-item enforces the item's time limit, and its death ends the wait too.
+    /// Waits until exec-item is gone and returns the attempt's state, which is never `Running`. There is no timeout
+    /// here: exec-item enforces the item's time limit, and its death ends the wait too.
     ///
     /// # Errors
     /// As [`Attempts::inspect`].
@@ -358,8 +357,8 @@ impl Attempts {
                 found => return Ok(found),
             }
             let file = |source| AttemptError::File { what: "watch", path: dir.alive(), source };
-            // No one writes to this pipe: it becomes readable when its last writer closes it. A hanging process never
-            // does.
+            // The pipe carries no data: it becomes readable when its last writer closes it. A hanging process keeps it
+            // open.
             match timeout(LOOK_AGAIN_AFTER, alive.map_err(file)?.readable()).await {
                 Err(_) => continue,
                 Ok(gone) => gone.map_err(file)?,
@@ -399,7 +398,7 @@ impl Attempts {
     /// # Errors
     /// [`AttemptError::File`]; the rest is removed on a later call.
     pub fn make_room(&self, newest_first: &[AttemptKey]) -> Result<(), AttemptError> {
-        // A missing directory takes no space.
+        // A missing directory has size 0.
         let bytes_of = |key: &AttemptKey| room::bytes_of(self.dir(key).path()).unwrap_or(0);
         let attempts = newest_first.iter().map(|key| (key.clone(), bytes_of(key)));
         room::beyond(attempts).iter().try_for_each(|key| self.remove(key))

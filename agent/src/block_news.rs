@@ -1,12 +1,12 @@
-//! Status file for `muster-agent status`: why the agent starts nothing. It exists only while a reason holds. It is best
-//! effort: never synced, and no decision depends on it. The engine writes it, the status command reads it.
+//! Status file for `muster-agent status`: why the agent is blocked. It exists only while a reason holds. It is best
+//! effort: never synced, and ignored by all decisions. The engine writes it, the status command reads it.
 
 use muster_proto::model::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::{attempt::durable, config::StateDir, core::AgentBlocked, host::unix_ms};
 
-/// Reason why nothing is started.
+/// Reason why the agent is blocked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockReport {

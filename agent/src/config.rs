@@ -20,7 +20,7 @@ pub const FILE_DEFAULT: &str = "/etc/muster/agent.toml";
 /// Default state directory, with the agent's identity and record.
 pub const STATE_DIR_DEFAULT: &str = "/var/lib/muster/agent";
 
-/// `` `muster-agent …` `` as typed on this machine, with the state directory if it is not the default.
+/// `` `muster-agent …` `` as typed on this machine, with the state directory if it differs from the default.
 #[must_use]
 pub(crate) fn command(words: &str, state_dir: Option<&Path>) -> String {
     match state_dir.filter(|dir| *dir != Path::new(STATE_DIR_DEFAULT)) {
@@ -110,13 +110,13 @@ impl StateDir {
         self.0.join("enrolment.key")
     }
 
-    /// Path of the reason why nothing is started; best effort, present only while a reason holds.
+    /// Path of the reason why the agent is blocked; best effort, present only while a reason holds.
     #[must_use]
     pub fn blocked(&self) -> PathBuf {
         self.0.join("blocked.json")
     }
 
-    /// Path of the link's status; best effort, not a record.
+    /// Path of the link's status; best effort.
     #[must_use]
     pub fn link(&self) -> PathBuf {
         self.0.join("link.json")

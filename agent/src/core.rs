@@ -44,7 +44,7 @@ use reboot::Waiting;
 
 /// Maximum of events in flight to the coordinator. It bounds the link's queue to this many statuses of about 13 KiB.
 pub const EVENTS_IN_FLIGHT_MAX: usize = 64;
-/// Maximum size of statuses that wait for acknowledgement. Above it nothing new is started: an event is never dropped.
+/// Maximum size of unacknowledged statuses. Above it the agent starts nothing new, because events are never dropped.
 pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// Number of newest attempts whose directories are kept for their output, within the disk quota of all of them.
 pub const ATTEMPTS_KEPT: usize = 256;
@@ -61,7 +61,7 @@ const OUTBOX_FULL: AgentBlocked = AgentBlocked {
     message: Cow::Borrowed("too many results wait for the coordinator; nothing new is started until it has taken them"),
 };
 
-/// The coordinator has an event that the ledger never held.
+/// The coordinator has an event that the ledger lacks.
 const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
     reason: Reason::LedgerBehind,
     message: Cow::Borrowed(
@@ -83,7 +83,7 @@ const BEHIND_MARK: AgentBlocked = AgentBlocked {
     ),
 };
 
-/// An attempt has a directory, but the ledger never held its start.
+/// An attempt has a directory, but the ledger lacks its start.
 fn behind_attempt(key: &AttemptKey) -> AgentBlocked {
     let message = format!(
         "attempts/{key} is newer than anything its ledger holds of that item, as where the ledger was restored from a \
@@ -116,7 +116,7 @@ pub struct Core {
     /// The blocked reason that the coordinator of this session knows.
     told_blocked: Option<AgentBlocked>,
     disk_full: bool,
-    /// What the disk had no space for when an attempt was due. Independent of `disk_full`.
+    /// What needed the disk space that was missing for a due attempt. Independent of `disk_full`.
     no_room: Option<String>,
     /// The ledger is older than it once was: the proof.
     behind: Option<AgentBlocked>,
@@ -138,7 +138,7 @@ struct Step {
 }
 
 impl Core {
-    /// A core on top of the ledger's content. It does nothing before [`Input::Started`].
+    /// A core on top of the ledger's content. It is idle before [`Input::Started`].
     #[must_use]
     pub const fn new(config: Config, ledger: LedgerState) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl Core {
         &self.ledger
     }
 
-    /// Processes one input and returns the effects in order. A step without changes returns nothing.
+    /// Processes one input and returns the effects in order. A step without changes returns an empty list.
     #[must_use]
     pub fn step(&mut self, input: Input, now: Now) -> Vec<Effect> {
         let mut step = Step::default();
@@ -230,13 +230,13 @@ impl Core {
         slots.into_iter().take(ATTEMPTS_KEPT).map(Slot::key).collect()
     }
 
-    /// Reason why nothing new, or not the due item, is started.
+    /// Reason why the agent or the due item is blocked.
     #[must_use]
     pub fn blocked(&self) -> Option<AgentBlocked> {
         self.stopped().or_else(|| self.fetch.as_ref()?.blocked(self.link_up))
     }
 
-    /// Reason why nothing at all is started.
+    /// Reason why the agent is blocked.
     fn stopped(&self) -> Option<AgentBlocked> {
         if self.behind.is_some() {
             self.behind.clone()
@@ -309,7 +309,7 @@ impl Core {
     }
 
     fn received(&mut self, assignment: Assignment, now: Now, step: &mut Step) {
-        // The ledger cannot tell which numbers it has seen: the proof that it is behind must stay.
+        // The ledger's number range is uncertain: keep the proof that it is behind.
         if self.is_behind() {
             return;
         }
@@ -329,12 +329,12 @@ impl Core {
     }
 
     fn acked(&mut self, seq: Seq, proof: AckProof, step: &mut Step) {
-        // Permanent while this process runs: the missing part does not come back by itself.
+        // Permanent while this process runs, because the missing part is lost.
         if self.link_up && seq > self.ledger.last_seq && self.behind.is_none() {
             self.behind = Some(BEHIND_REPORTS);
         }
         let outbox = &self.ledger.outbox;
-        // Ignore an acknowledgement of an event that this session never sent.
+        // Ignore an acknowledgement beyond what this session has sent.
         if self.link_up && seq <= self.sent && outbox.first_key_value().is_some_and(|(first, _)| *first <= seq) {
             self.record(Record::Acked(seq, proof), step);
         }
@@ -377,7 +377,7 @@ impl Core {
         let exit = match found {
             Found::Running => return step.acts.push(Effect::Follow(key.clone())),
             Found::Exited(exit) => exit,
-            // Not started, though it was followed: its directory was deleted.
+            // It was followed, so a missing start means that its directory was deleted.
             Found::Lost | Found::NotStarted => outcome::lost(rebooted),
         };
         self.finish(key, exit, now, step);

@@ -1,4 +1,4 @@
-//! Free space on the disk of the state directory: bytes and files (inodes). If either runs out, nothing new begins.
+//! Free space on the disk of the state directory: bytes and files (inodes). If either runs out, new attempts wait.
 
 use std::{io, path::Path};
 

@@ -34,11 +34,11 @@ impl DockerError {
     }
 }
 
-/// Connects to the engine at a socket. The deadline applies to every request. Request paths contain no API version, so
+/// Connects to the engine at a socket. The deadline applies to every request. Request paths omit the API version, so
 /// each engine, from 20.10 on, answers in its own.
 ///
 /// # Errors
-/// [`DockerError`] if there is no such socket.
+/// [`DockerError`] if the socket is missing.
 pub fn connect(socket: &Path, deadline: Duration) -> Result<Docker, DockerError> {
     let path = socket.to_string_lossy();
     Docker::connect_with_unix(&path, deadline.as_secs(), API_DEFAULT_VERSION)
@@ -48,7 +48,7 @@ pub fn connect(socket: &Path, deadline: Duration) -> Result<Docker, DockerError>
 /// Runs a runner's requests to the engine in the current thread.
 ///
 /// # Errors
-/// The system's error if no runtime can be created.
+/// The system's error if creating the runtime fails.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work))
 }

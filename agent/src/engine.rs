@@ -1,5 +1,5 @@
 //! The main loop: receives events, asks the core, and performs the effects in order. It is the only user of the ledger
-//! and the only starter of attempts. It makes no decisions itself.
+//! and the only starter of attempts. All decisions are the core's.
 
 mod attempts;
 
@@ -36,7 +36,7 @@ const DISK_EVERY: Duration = Duration::from_secs(30);
 /// Longest delay before an acknowledgement is written.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
-/// Error that ends the engine. A signal ends it without an error.
+/// Error that ends the engine. The end by a signal is a success.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The ledger failed: the disk's content is unknown, so the process ends and reads it again.
@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// Runs until `stop` completes; running attempts continue without it.
+    /// Runs until `stop` completes; running attempts continue.
     ///
     /// # Errors
     /// [`EngineError`]: end the process.
@@ -215,7 +215,7 @@ impl Engine {
             Some(FromLink::LogWanted { request_id, item, follow }) => {
                 if let Some(session) = &self.session {
                     let key = self.core.newest_attempt(item.as_ref());
-                    // An ended or missing attempt is not followed.
+                    // Only the running attempt is followed.
                     let follow = follow && key.as_ref() == self.core.ledger().running().map(Slot::key).as_ref();
                     let attempt = key.map(|key| (self.attempts.clone(), key));
                     self.logs.start(request_id, attempt, follow, session.logs());
@@ -294,11 +294,11 @@ impl Engine {
     }
 
     /// Shows the core the evidence beside the ledger, before anything is changed. Leftovers of an earlier identity of
-    /// this machine prove nothing and are removed.
+    /// this machine are irrelevant and are removed.
     fn find_attempts(&mut self) -> Result<(), EngineError> {
         let ledger = self.core.ledger();
         let mut keys = self.attempts.list()?;
-        // Attempts that the ledger knows need no read.
+        // Only attempts that the ledger lacks must be read.
         keys.retain(|key| !ledger.lacks(key) || self.attempts.is_of(key, ledger.machine_id));
         self.step(Input::TracesFound { attempts: keys, mark: self.mark.read() })
     }

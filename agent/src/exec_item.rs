@@ -42,9 +42,9 @@ pub(crate) use work::args as work_args;
 
 /// First argument of the process that hosts one program: `muster-agent exec-item DIR`.
 pub const STAGE: &str = "exec-item";
-/// Output of an exec-item that ended before it began because the disk is full. Writing it needs no disk space.
+/// Output of an exec-item that ended before it began because the disk is full. Writing it works on a full disk.
 pub(crate) const NO_ROOM: [u8; 1] = [b'F'];
-/// Exit status of an exec-item that found the attempt claimed and did nothing.
+/// Exit status of an exec-item that found the attempt claimed.
 pub const CLAIMED_BEFORE: u8 = 3;
 /// Maximum length of a program's last output line in a failure message.
 const LAST_WORDS_CHARS_MAX: usize = 200;
@@ -79,8 +79,8 @@ impl HostError {
     }
 }
 
-/// Runs a hidden stage to its end if the arguments (without the program's own name) name one. `main` calls this first:
-/// a stage sets up neither runtime nor log.
+/// Runs a hidden stage to its end if the arguments (after the program's own name) name one. `main` calls this first,
+/// before it sets up runtime and log.
 #[must_use]
 pub fn stage(args: &[OsString]) -> Option<ExitCode> {
     let (name, rest) = args.split_first()?;
@@ -131,7 +131,7 @@ pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// Hosts the attempt. False = it was claimed before, and nothing was done.
+/// Hosts the attempt. False = it was claimed before.
 fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     // First of all: a cancel that comes before the program runs must be kept.
     let events = Events::new()?;
@@ -161,7 +161,7 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     let Outcome { state, message, result_json } = redacted(outcome, &hidden);
     let mut exit = Exit { state, message, output_tail, result_json, started_at_ms, finished_at_ms: unix_ms() };
     if at_work {
-        // Without this mark a hang would go unnoticed.
+        // This mark reveals a later hang.
         let _ = dir.mark_at_work();
     }
     dir.write_exit(&exit)?;
@@ -169,9 +169,9 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
         exit.message += &format!("; what it left in {} could not be removed: {error}", dir.path().display());
         dir.write_exit(&exit)?;
     }
-    // A waiting agent writes the outcome durably to its ledger before it reports it, so it need not wait for this sync
-    // too. An absent agent may read it much later. Interrupted work ends only with this process: keep the lock until
-    // then, because the next attempt would write into the same files.
+    // A waiting agent writes the outcome durably to its ledger before it reports it, so it can skip this sync. An
+    // absent agent may read it much later. Interrupted work ends only with this process: keep the lock until then,
+    // because the next attempt would write into the same files.
     if at_work {
         mem::forget(held);
     } else {
@@ -181,7 +181,7 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     Ok(true)
 }
 
-/// Runs the attempt to its end, successful or not.
+/// Runs the attempt to its end, also a failed one.
 fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut log: OutputLog) -> (Ended, String) {
     let limit = Limit::starting_now(Duration::from_millis(request.timeout_ms));
     let over = |outcome| Ended { outcome, at_work: false };
@@ -231,7 +231,7 @@ fn last_words(output: &str) -> Option<String> {
 fn redacted(outcome: Outcome, hidden: &Hidden) -> Outcome {
     let text = |text: &str| Redactor::new(hidden.clone()).all_of(text);
     let result = |json: String| {
-        // Invalid JSON is not recorded.
+        // Only valid JSON is recorded.
         let mut value: serde_json::Value = serde_json::from_str(&json).ok()?;
         hide(&mut value, &text);
         Some(value.to_string())

@@ -1,6 +1,5 @@
-//! Facts about the machine, read from the kernel and /etc whenever the link asks. Read-only; it never waits for a
-//! network file system and keeps nothing in memory. Unreadable facts stay empty: a machine with a broken /etc still
-//! reports.
+//! Facts about the machine, read from the kernel and /etc whenever the link asks. Read-only; it avoids network file
+//! systems and keeps no state. Unreadable facts stay empty: a machine with a broken /etc still reports.
 
 mod addresses;
 pub mod containers;
@@ -20,7 +19,7 @@ const REASON_BYTES_MAX: usize = 1024;
 const MARK_BYTES_MAX: u64 = 64 * 1024;
 
 /// Selection of the InternalIP among the machine's addresses, IPv4 first. If both `interface` and `cidr` are set, both
-/// must match. If neither is set, it is the local address of the connection to the coordinator.
+/// must match. By default it is the local address of the connection to the coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressChoice {
     /// Name of the address's interface.

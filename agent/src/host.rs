@@ -39,9 +39,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub enum Host {
     /// Each in its own session beside the agent: a laptop, the demo.
     Processes,
-    /// Each in its own transient systemd unit and cgroup: the end and the sandbox of the agent's unit do not affect it.
+    /// Each in its own transient systemd unit and cgroup: it outlives the agent's unit and is free of its sandbox.
     Units {
-        /// The agent's own unit. It stops before its items at shutdown, so that it sees none of them die.
+        /// The agent's own unit. It stops before its items at shutdown, so that it misses their deaths.
         agent: String,
     },
 }
@@ -68,7 +68,7 @@ impl Host {
     /// processes: its items end when its session is closed for good.
     ///
     /// # Errors
-    /// [`SystemdError`] if systemd runs here but does not answer.
+    /// [`SystemdError`] if systemd runs here but is unresponsive.
     pub async fn detect() -> Result<Self, SystemdError> {
         let by_systemd = std::env::var_os(INVOCATION).is_some() && Path::new(SYSTEMD_RUNS).is_dir();
         if !by_systemd || !nix::unistd::geteuid().is_root() {
@@ -103,7 +103,7 @@ impl Host {
         }
     }
 
-    /// Drops all state that the host keeps of an attempt. Succeeds if there is none.
+    /// Drops all state that the host keeps of an attempt, if any.
     pub(crate) async fn release(&self, key: &AttemptKey) -> Result<(), SystemdError> {
         match self {
             Self::Processes => Ok(()),

@@ -1,6 +1,5 @@
 //! Identity of this machine towards its coordinator: enrolment with a join token, the identity file, renewal. One file
-//! holds certificate and key, so that they change together or not at all. This module never logs and never shows
-//! secrets.
+//! holds certificate and key, so that they change atomically. This module never logs and keeps secrets hidden.
 
 mod key;
 mod rpc;
@@ -29,7 +28,7 @@ const RENEW_JITTER_PART: u64 = 10;
 /// Error in handling an identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The text is not a join token.
+    /// The text is an invalid join token.
     #[error("this is no join token: {0}; copy the whole line that `musterctl token create` printed")]
     Token(TokenFault),
     /// The token itself was given instead of its file.
@@ -58,7 +57,7 @@ pub enum IdentityError {
         /// Its coordinator.
         coordinator: Addresses,
     },
-    /// The machine is not enrolled.
+    /// The machine lacks an identity.
     #[error(
         "this machine is not enrolled ({} is not there); run {} first",
         path.display(),
@@ -118,7 +117,7 @@ pub enum IdentityError {
     /// The connection ended before the answer.
     #[error("the connection broke before the coordinator answered")]
     Broken(#[source] tonic::Status),
-    /// The coordinator did not answer in time.
+    /// Timeout of the coordinator's answer.
     #[error("the coordinator did not answer within {} s", RPC_TIMEOUT.as_secs())]
     Silent,
     /// The coordinator's answer is invalid.
@@ -127,7 +126,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    /// Hint for the next step, where the message itself has none.
+    /// Hint for the next step, if the message itself lacks one.
     #[must_use]
     pub fn next_step(&self) -> Option<&'static str> {
         match self {

@@ -1,6 +1,6 @@
 //! The ledger: the agent's durable record, `<state-dir>/ledger.log`. It is a log of JSON lines that starts with a
 //! snapshot; [`LedgerState`] is its result. Each line is one batch of records, and its checksum covers all lines up to
-//! it. A line is written only after the previous one is on disk, so only the last line can be torn, without its
+//! it. A line is written only after the previous one is on disk, so only the last line can be torn and lack its
 //! newline. Any other damage, or a missing line, is reported as an error. After [`Ledger::append`] returns, the caller
 //! may act on the record. After an error the state is uncertain, and the process must end.
 
@@ -64,7 +64,7 @@ pub enum LedgerError {
         #[source]
         source: io::Error,
     },
-    /// It contains something that this program did not write.
+    /// Its content is foreign or damaged.
     #[error(
         "LedgerCorrupt: {}, line {line}: {problem}. Nothing was changed. {} begins a new ledger; items whose outcome \
          cannot be read become Indeterminate",
@@ -118,8 +118,7 @@ pub fn in_use(dir: &Path) -> bool {
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
-/// Reads the state of a ledger without changing it: for `muster-agent status`, beside a running agent. None = there is
-/// no ledger.
+/// Reads the state of a ledger, read-only: for `muster-agent status`, beside a running agent. None = it is missing.
 ///
 /// # Errors
 /// [`LedgerError::Corrupt`], or [`LedgerError::File`].
@@ -137,12 +136,12 @@ pub struct Ledger<D> {
     reserved_bytes: u64,
     /// Checksum of the last line.
     chain: Chain,
-    /// Deferred records: they need not be durable yet and are written with the next batch.
+    /// Deferred records, which may become durable later; they are written with the next batch.
     lazy: Vec<Record>,
 }
 
 impl<D: Disk> Ledger<D> {
-    /// Opens the ledger and truncates a torn tail. Starts a new one from `fresh` if there is none, or if the existing
+    /// Opens the ledger and truncates a torn tail. Starts a new one from `fresh` if it is missing, or if the existing
     /// one belongs to another machine id; that one is kept as a copy.
     ///
     /// # Errors

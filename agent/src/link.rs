@@ -1,6 +1,6 @@
 //! The link to the coordinator: connects, sends the hello, keeps the session, renews the certificate, and reconnects.
-//! It runs as one task beside the engine and exchanges messages with it. It decides nothing about items and records
-//! only the identity. `convert` translates all wire values here.
+//! It runs as one task beside the engine and exchanges messages with it. It leaves decisions about items to the core
+//! and records only the identity. `convert` translates all wire values here.
 
 pub mod logs;
 mod report;
@@ -37,7 +37,7 @@ use session::{Lent, Session};
 
 /// First delay before a reconnect.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
-/// Longest delay before a reconnect, without jitter.
+/// Longest delay before a reconnect; jitter comes on top.
 const RECONNECT_MAX: Duration = Duration::from_secs(15);
 /// A session of this length resets the reconnect delay.
 const SESSION_GOOD_AFTER: Duration = Duration::from_secs(5);
@@ -104,7 +104,7 @@ const SHUT_OUT: &str = ", and does not renew it: it ran out too long ago, or the
 /// Hint for a rejected certificate that the agent will renew by itself.
 const TO_BE_RENEWED: &str = "; it may have run out, and is to be renewed: nothing need be done yet";
 
-/// Reason why there is no session.
+/// Reason for a missing session.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The connection failed.
@@ -113,7 +113,7 @@ pub enum LinkError {
     /// The identity's credentials are invalid.
     #[error("this machine's credentials cannot be used; enrol it anew with `muster-agent enroll --force`")]
     Credentials(#[from] TlsError),
-    /// The coordinator rejects the certificate without a reason.
+    /// The coordinator rejects the certificate and omits the reason.
     #[error("the coordinator does not accept this machine's certificate")]
     NotAccepted,
     /// The coordinator's record says that this identity was revoked. Only a person can restore it.
@@ -130,16 +130,16 @@ pub enum LinkError {
     /// The coordinator closed the stream.
     #[error("the coordinator closed the link")]
     Closed,
-    /// Nothing arrived before the timeout.
+    /// Timeout: the coordinator is silent.
     #[error("the coordinator said nothing for {} s", session::WELCOME_TIMEOUT.as_secs())]
     Silent,
-    /// The first message was not a welcome.
+    /// The first message was something other than a welcome.
     #[error("the coordinator did not begin with a welcome")]
     NoWelcome,
     /// A message is invalid.
     #[error("a message of the coordinator is malformed")]
     Malformed(#[from] WireError),
-    /// The coordinator does not read our messages.
+    /// The coordinator reads our messages too slowly.
     #[error("the coordinator takes our messages too slowly")]
     Full,
     /// Every one of several addresses failed.
@@ -210,13 +210,13 @@ pub struct Link {
     engine: mpsc::Sender<FromLink>,
     /// Addresses that the coordinator reports for itself.
     told: watch::Sender<Option<Addresses>>,
-    /// Watches the machine's containers across sessions, so that the last answer of a now silent engine is kept. None:
-    /// this agent does not report containers.
+    /// Watches the machine's containers across sessions, so that the last answer of a now silent engine is kept. None
+    /// for an agent that reports no containers.
     containers: Option<Watch>,
     /// The last coordinator's setting for choosing the InternalIP.
     choice: AddressChoice,
-    /// When the certificate is to be renewed. It uses the monotonic clock, so that a clock jump neither delays a
-    /// renewal nor repeats it.
+    /// When the certificate is to be renewed. It uses the monotonic clock, so that the schedule is immune to clock
+    /// jumps.
     renew_at: Instant,
     /// Earliest time of the next renewal of an expired certificate.
     renew_expired_not_before: Instant,
@@ -251,7 +251,7 @@ impl Link {
     pub async fn run(mut self) {
         let mut tries = 0;
         let mut refusals = 0;
-        // Demo agents, many on one machine, do not own its containers.
+        // Demo agents, many on one machine, report no containers.
         self.containers = (self.dir.path() == Path::new(STATE_DIR_DEFAULT)).then(Watch::begin);
         while !self.engine.is_closed() {
             self.read_addresses();
@@ -273,7 +273,7 @@ impl Link {
             };
             self.complain(&error);
             if matches!(error.most(), LinkError::Revoked) {
-                // Without a coordinator, running items finish and the engine continues.
+                // Running items finish and the engine continues; the link only waits.
                 return self.engine.closed().await;
             }
             tokio::time::sleep(reconnect_after(tries)).await;
@@ -399,7 +399,7 @@ impl Link {
         self.renew_expired_not_before = Instant::now() + RENEW_AGAIN_AFTER;
         let renewed = self.identity.renew_expired().await;
         let revoked = matches!(renewed, Err(IdentityError::Revoked));
-        // A renewal without an answer was not refused.
+        // Only an answer can be a refusal.
         self.renewal_refused = matches!(renewed, Err(IdentityError::Refused { code, .. }) if is_refusal(code));
         self.take(renewed);
         if revoked { LinkError::Revoked } else { error }
@@ -430,7 +430,7 @@ impl Link {
         unix_ms() >= self.identity.not_after_ms
     }
 
-    /// Reports why there is no session; logs each reason once.
+    /// Reports the reason for a missing session; logs each reason once.
     fn complain(&mut self, error: &LinkError) {
         let text = with_advice(error, self.renewal_refused);
         LinkReport::disconnected(&self.identity.coordinators.to_string(), &text).save(&self.dir);
@@ -465,13 +465,13 @@ fn with_advice(error: &LinkError, renewal_refused: bool) -> String {
     text
 }
 
-/// Number of failed tries in a row, including this one. `held`: duration of the session; None: there was no session,
-/// however long the try took.
+/// Number of failed tries in a row, including this one. `held`: duration of the session; None if the try failed,
+/// however long it took.
 fn tries_after(tries: u32, held: Option<Duration>) -> u32 {
     if held >= Some(SESSION_GOOD_AFTER) { 0 } else { tries.saturating_add(1) }
 }
 
-/// Delay before a reconnect: doubles with each try, with jitter so that a fleet does not reconnect in step.
+/// Delay before a reconnect: doubles with each try, with jitter to spread the reconnects of a fleet.
 fn reconnect_after(tries: u32) -> Duration {
     spread(RECONNECT_MIN.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(RECONNECT_MAX))
 }

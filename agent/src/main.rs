@@ -39,7 +39,7 @@ use uuid::Uuid;
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 const UNREACHABLE: u8 = 5;
-/// Error of `enroll` without a coordinator.
+/// Error of `enroll` if the coordinator is unknown.
 const NO_COORDINATOR: &str =
     "name the coordinator: --coordinator HOST:PORT, or `coordinator` in /etc/muster/agent.toml";
 
@@ -251,7 +251,7 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
     let outcome = runtime.block_on(work);
-    // A thread that hangs in the resolver or on a dead file system must not keep the process alive.
+    // Ends the process even if a thread hangs in the resolver or on a dead file system.
     runtime.shutdown_background();
     outcome
 }

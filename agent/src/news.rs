@@ -25,7 +25,8 @@ impl Default for News {
 }
 
 impl News {
-    /// Notes the start or end of a session. A renewed certificate starts a new session without an end of the old one.
+    /// Notes the start or end of a session. A renewed certificate starts a new session without an end event of the old
+    /// one.
     pub(crate) fn link(&mut self, connected: bool) {
         if connected != self.connected {
             self.connected = connected;

@@ -96,7 +96,7 @@ impl OutputReader {
     }
 
     fn open_first(&mut self) -> io::Result<()> {
-        // Open the newest first: a rotation in between then causes a double read of the older one, never a gap.
+        // Open the newest first: after a rotation in between, the older one is read twice rather than skipped.
         let Some(mut newest) = open_if_there(&self.dir.output())? else { return Ok(()) };
         let mut older = open_if_there(&self.dir.output_old())?;
         if let Some(tail) = self.tail_bytes {

@@ -1,5 +1,5 @@
 //! Proxies for downloads, in order of precedence: from an item's params, from agent.toml, from the environment of the
-//! agent. Their passwords appear in no message.
+//! agent. Messages omit their passwords.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -119,7 +119,7 @@ impl Proxies {
     }
 }
 
-/// Text for people, without passwords.
+/// Text for people that omits passwords.
 impl fmt::Display for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();

@@ -1,5 +1,5 @@
 //! Output of `muster-agent status` for people and programs: the ledger, the identity and the link's last state. It
-//! reads files only and uses no network.
+//! reads files only.
 
 use std::fmt::Write as _;
 
@@ -22,11 +22,11 @@ use crate::{
 /// Maximum width of a message in the table; `-o json` has all of it.
 const MESSAGE_CHARS_MAX: usize = 100;
 
-/// Note below the table if a row has no phase.
+/// Note below the table if a row lacks a phase.
 const NOT_ASSIGNED: &str = "\nPHASE -: not assigned any more (taken out of the manifest, or an operator decided about \
                             it)\n";
 
-/// Reason why there is no status.
+/// Error in reading the status.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     /// The identity is unreadable.
@@ -53,14 +53,14 @@ pub struct AgentStatus {
     pub coordinators: Addresses,
     /// End of the certificate.
     pub certificate_not_after: Option<Timestamp>,
-    /// Does the agent run? If not, link and blocked describe the agent that ran here last.
+    /// Does the agent run? Otherwise link and blocked describe the agent that ran here last.
     pub running: bool,
     /// Last state of the link.
     pub link: Option<LinkReport>,
-    /// Reason why nothing is started, if any.
+    /// Reason why the agent is blocked, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockReport>,
-    /// None: the agent never ran as this machine.
+    /// None before the first run as this machine.
     pub ledger: Option<LedgerStatus>,
 }
 
@@ -86,7 +86,7 @@ pub struct LedgerStatus {
 pub struct ItemRow {
     /// Name of its slot.
     pub name: String,
-    /// Phase of the assigned item; None if it is no longer assigned.
+    /// Phase of the item; None after its removal from the assignment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<&'static str>,
     /// `Waiting`, or the state of the newest attempt.
@@ -101,13 +101,13 @@ pub struct ItemRow {
 }
 
 impl AgentStatus {
-    /// Reads the status without disturbing a running agent.
+    /// Reads the status. A running agent is undisturbed.
     ///
     /// # Errors
     /// [`StatusError`].
     pub fn read(dir: &StateDir) -> Result<Self, StatusError> {
         let identity = Identity::load(&dir.identity())?;
-        // A ledger of an earlier identity says nothing of this machine: the agent's next start moves it away.
+        // A ledger of an earlier identity is irrelevant to this machine: the agent's next start moves it away.
         let ledger = ledger::read(&mut FileDisk::new(dir.path()))?;
         let ledger = ledger.filter(|ledger| ledger.machine_id == identity.machine_id);
         Ok(Self {
@@ -139,7 +139,7 @@ impl AgentStatus {
                 (None, since) => format!("connected since {}", shown(since)),
             },
         };
-        // Writing to a String cannot fail.
+        // Writing to a String always succeeds.
         writeln!(text, "coordinator  {}, {link}", self.coordinators).ok();
         if let Some(BlockReport { reason, message, since_ms }) = self.blocked.as_ref().filter(|_| self.running) {
             writeln!(text, "blocked      {reason} since {}: {message}", shown(timestamp(*since_ms))).ok();

@@ -1,5 +1,5 @@
 //! Answers a coordinator's calls about the machine's Docker Swarm: the closed set of `SwarmOp`, all idempotent, in
-//! parallel with a running item. It decides and records nothing; the core checks whether the caller is authorized.
+//! parallel with a running item. The core checks whether the caller is authorized; this module only performs the call.
 //! Tokens pass through and are never logged.
 
 mod counted;
@@ -192,8 +192,8 @@ fn node(node: Node) -> Result<SwarmNode, SwarmFailure> {
         Some(NodeSpecAvailabilityEnum::PAUSE) => SwarmAvailability::Pause,
         Some(NodeSpecAvailabilityEnum::ACTIVE | NodeSpecAvailabilityEnum::EMPTY) | None => SwarmAvailability::Active,
     };
-    // A newly promoted manager has its role before its status. A manager that is down without a status was excluded
-    // when a new cluster was forced: it has no vote and cannot be demoted.
+    // A newly promoted manager has its role before its status. A manager that is down and lacks a status was excluded
+    // when a new cluster was forced: it has lost its vote, and demoting it is impossible.
     let votes = node.manager_status.is_some() || state != SwarmNodeState::Down;
     let status = node.manager_status.unwrap_or_default();
     let manager = (votes && spec.role == Some(NodeSpecRoleEnum::MANAGER)).then(|| SwarmManager {
@@ -316,7 +316,7 @@ async fn labels(docker: &Docker, node: &SwarmId) -> Result<SwarmReply, SwarmFail
     Err(failure(SwarmFailureCode::NotAllowed, &message))
 }
 
-/// Adds the missing labels. False: none were missing.
+/// Adds the missing labels. False: all were there.
 fn add_missing(has: &mut HashMap<String, String>, wanted: &SwarmLabels) -> bool {
     let before = has.len();
     for (name, value) in wanted {
@@ -340,7 +340,7 @@ async fn update(
         if !set(&mut spec) {
             return Ok(SwarmReply::Done);
         }
-        // The API's type is signed although the number never is; the maximum is never reached in practice.
+        // The API's type is signed although the number is always positive and far below the maximum.
         let version = i64::try_from(version).map_err(|_| malformed("version of a node"))?;
         let options = UpdateNodeOptionsBuilder::new().version(version).build();
         tries += 1;

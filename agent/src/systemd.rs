@@ -29,7 +29,7 @@ const RUNS_SYSTEMD: &str = "/run/systemd/system";
 pub enum AfterEnrolment {
     /// It runs now and starts at every boot.
     Starts,
-    /// systemd is not running here, or lacks the service.
+    /// systemd is down here, or lacks the service.
     NoService,
     /// systemd failed to do it.
     Refused(SystemdError),
@@ -69,7 +69,7 @@ pub(crate) enum JobEnd {
     Done,
     /// Failure, in systemd's word: `failed`, `dependency`, `assert`, `invalid`, `canceled`, …
     Not(String),
-    /// Timeout: it has not ended yet.
+    /// Timeout: it is still running.
     Running,
 }
 
@@ -103,7 +103,7 @@ pub enum SystemdError {
         /// The request.
         what: String,
     },
-    /// systemd did not answer in time.
+    /// Timeout of systemd's answer.
     #[error("systemd did not {what}: no answer for {} s", ANSWER_DEADLINE.as_secs())]
     Silent {
         /// The request.
@@ -167,7 +167,7 @@ impl Systemd {
         Ok(Self { connection, manager })
     }
 
-    /// The service whose main process is `pid`, if there is one.
+    /// The service with `pid` as its main process, if there is one.
     pub(crate) async fn service_of(&self, pid: u32) -> Result<Option<String>, SystemdError> {
         let found = answer(format!("find the unit of process {pid}"), self.manager.get_unit_by_pid(pid)).await;
         let path = match found {
@@ -207,13 +207,13 @@ impl Systemd {
         absent_is_fine(answer(format!("forget {name}"), reset).await)
     }
 
-    /// Loaded units whose names match.
+    /// Loaded units with matching names.
     pub(crate) async fn units(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
         let call = self.manager.list_units_by_patterns(Vec::new(), vec![pattern.to_owned()]);
         Ok(answer("list its units", call).await?.into_iter().map(|unit| unit.0).collect())
     }
 
-    /// State of a unit. A missing one is not loaded.
+    /// State of a unit; a missing one is not loaded.
     pub(crate) async fn state(&self, name: &str) -> Result<UnitState, SystemdError> {
         let path = answer(format!("load {name}"), self.manager.load_unit(name.to_owned())).await?;
         let builder = UnitProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path.clone());
@@ -242,7 +242,7 @@ impl Systemd {
 
     /// Starts a job and waits for its end, up to the timeout.
     pub(crate) async fn job(&self, name: &str, job: Job, at_most: Duration) -> Result<JobEnd, SystemdError> {
-        // Subscribe before the job exists, so that its end is not missed.
+        // Subscribe before the job exists, to see its end.
         answer("tell of its jobs", self.manager.subscribe()).await?;
         let mut ends = answer("tell of its jobs", self.manager.receive_job_removed()).await?;
         // systemd drops an inactive unit at once, with its unmet conditions. This reference keeps it while the
@@ -274,7 +274,7 @@ impl Systemd {
         }
     }
 
-    /// State of the unit's file: `enabled`, `disabled`, `static`, … None = there is no such file.
+    /// State of the unit's file: `enabled`, `disabled`, `static`, … None = the file is missing.
     pub(crate) async fn file_state(&self, name: &str) -> Result<Option<String>, SystemdError> {
         let asked = answer(format!("find the file of {name}"), self.manager.get_unit_file_state(name.to_owned())).await;
         match asked {
@@ -284,7 +284,7 @@ impl Systemd {
         }
     }
 
-    /// Enables the unit at boot. False = its file has no [Install] section.
+    /// Enables the unit at boot. False = its file lacks an [Install] section.
     pub(crate) async fn enable(&self, name: &str) -> Result<bool, SystemdError> {
         let call = self.manager.enable_unit_files(vec![name.to_owned()], false, false);
         let (installable, _) = answer(format!("enable {name}"), call).await?;
@@ -303,7 +303,7 @@ impl Systemd {
         answer("reload its unit files", self.manager.reload()).await
     }
 
-    /// How a service ended. None = systemd does not know it.
+    /// How a service ended. None = it is unknown to systemd.
     pub(crate) async fn end_of(&self, name: &str) -> Result<Option<ServiceEnd>, SystemdError> {
         let path = match answer(format!("find {name}"), self.manager.get_unit(name.to_owned())).await {
             Err(error) if error.is(NO_SUCH_UNIT) => return Ok(None),

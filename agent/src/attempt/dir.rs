@@ -1,5 +1,5 @@
-//! The directory of one attempt, and what it proves. exec-item writes it and the agent reads it; there is no other
-//! communication between them.
+//! The directory of one attempt, and what it proves. exec-item writes it and the agent reads it; they communicate only
+//! through it.
 //!
 //! ```text
 //! request.json   the request; written by the agent
@@ -9,14 +9,14 @@
 //! alive          FIFO that exec-item keeps open: its closing wakes all waiters for the end
 //! claim          created with O_EXCL by the one exec-item that runs this attempt
 //! output.log     newest output; output.log.old the piece before it
-//! progress       of a transfer or a playbook; best effort, not a record
+//! progress       of a transfer or a playbook; best effort
 //! outcome        outcome of built-in work in a separate process
 //! exit           the outcome; durable when exec-item has ended
 //! reserve        the future exit file: its disk space is reserved before the claim
 //! outcome.reserve, at-work: the same for the outcome; and a mark that the work was interrupted and may hang
 //! stderr         exec-item's own error output
 //! inputs         secrets, while the program runs (attempt/inputs.rs)
-//! work/          the program's working directory; removed at its end, with all else that is not named here
+//! work/          the program's working directory; removed at its end, with all other unlisted entries
 //! ```
 
 use std::{
@@ -53,7 +53,7 @@ const PROXIES: &str = "proxies.json";
 /// Names of the files that reserve space for `exit` and for `outcome`.
 const RESERVE: &str = "reserve";
 const OUTCOME_RESERVE: &str = "outcome.reserve";
-/// Marker: the outcome is recorded, but the work of this process was interrupted and is not over.
+/// Marker: the outcome is recorded, but the interrupted work of this process goes on.
 const AT_WORK: &str = "at-work";
 /// A process ends within milliseconds, unless it hangs in the kernel.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
@@ -121,7 +121,7 @@ impl AttemptDir {
         self.file("output.log.old")
     }
 
-    /// Inputs of the program, which no record keeps: a directory, or a link to one.
+    /// Inputs of the program, excluded from all records: a directory, or a link to one.
     pub(crate) fn inputs(&self) -> PathBuf {
         self.file("inputs")
     }
@@ -146,8 +146,8 @@ impl AttemptDir {
         self.file("stderr")
     }
 
-    /// Creates the directory with its request. This is not durable: nothing has happened before the claim, and the
-    /// starter calls this again first. After the claim, repeating it changes nothing.
+    /// Creates the directory with its request. It need not be durable: the attempt begins with the claim, and the
+    /// starter calls this again first. After the claim, repeating it has no effect.
     pub(crate) fn create(&self, request: &Request) -> Result<(), AttemptError> {
         let failed = |source| AttemptError::File { what: "create", path: self.path.clone(), source };
         private_dir(&self.path).map_err(failed)?;
@@ -226,7 +226,7 @@ impl AttemptDir {
         self.file("claim").exists()
     }
 
-    /// Reserves disk space for the outcome. An attempt whose end could not be recorded must not begin.
+    /// Reserves disk space for the outcome: an attempt begins only if its end can be recorded.
     pub(crate) fn reserve(&self) -> Result<(), AttemptError> {
         self.set_aside(RESERVE)
     }
@@ -242,7 +242,7 @@ impl AttemptDir {
         let mut file = OpenOptions::new();
         let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(failed)?;
         match fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVE_BYTES) {
-            // The file system cannot reserve space: go on without.
+            // Go on without a reservation if the file system lacks support.
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(()),
             Err(errno) => Err(failed(errno.into())),
         }
@@ -278,8 +278,8 @@ impl AttemptDir {
         Ok((i32::from(lock.l_type) != libc::F_UNLCK).then(|| Pid::from_raw(lock.l_pid)))
     }
 
-    /// State that the directory proves. Read the claim before the lock: the claim is made under the lock. A claim
-    /// without a holder therefore means that the holder is gone and that its record is final.
+    /// State that the directory proves. Read the claim before the lock: the claim is made under the lock. If the claim
+    /// exists but the lock is free, the holder is gone and its record is final.
     pub(crate) fn find(&self) -> Result<Found, AttemptError> {
         let claimed = self.claimed();
         if self.holder()?.is_some() {
@@ -291,8 +291,8 @@ impl AttemptDir {
         Ok(self.read::<Exit>("exit")?.map_or(Found::Lost, Found::Exited))
     }
 
-    /// Outcome of interrupted work whose process does not end. Only an operator can decide when another attempt may
-    /// begin beside it.
+    /// Outcome of interrupted work whose process hangs. Only an operator can decide when another attempt may begin
+    /// beside it.
     fn hanging(&self) -> Result<Option<Exit>, AttemptError> {
         let since = fs::metadata(self.file(AT_WORK)).and_then(|marker| marker.modified());
         let hangs = since.is_ok_and(|since| since.elapsed().is_ok_and(|elapsed| elapsed >= ENDS_WITHIN));
@@ -346,8 +346,8 @@ impl AttemptDir {
         }
     }
 
-    /// Removes what the program and its runner left besides the record. It may be large and owned by other users:
-    /// exec-item has the rights to remove it, the agent does not.
+    /// Removes what the program and its runner left besides the record. It may be large and owned by other users. Only
+    /// exec-item has the rights to remove it.
     pub(crate) fn clear(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -369,7 +369,7 @@ impl AttemptDir {
         self.read("outcome")
     }
 
-    /// Writes the progress, best effort: it is not durable, and a failure is ignored.
+    /// Writes the progress, best effort: unsynced, and a failure is ignored.
     pub(crate) fn write_progress(&self, progress: Progress) {
         let bytes = json(&progress);
         let _ = durable::replace_unsynced(&self.progress_file(), &bytes);
@@ -400,7 +400,7 @@ fn encode(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, AttemptError> 
     serde_json::to_vec(value).map_err(|source| AttemptError::Damaged { path: path.to_owned(), source })
 }
 
-/// A record lock, not flock: the kernel names its holder, and a query does not take it.
+/// A record lock instead of flock: the kernel names its holder, and a query leaves it free.
 #[expect(clippy::cast_possible_truncation, reason = "the constants are 0 and 1")]
 fn whole_file() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }

@@ -21,12 +21,12 @@ pub(crate) fn sync_dirs(one: &Path, other: &Path) -> io::Result<()> {
             let other = others.join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
             one.and(other)
         }
-        // A thread could not be created.
+        // Creating a thread failed.
         Err(_) => sync_dir(one).and_then(|()| sync_dir(other)),
     })
 }
 
-/// Replaces `path` with `bytes`, mode 0600, durably. Readers see the old content or the new, never a part.
+/// Replaces `path` with `bytes`, mode 0600, durably. Readers see either the old content or the new.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temp = swap_in(path, bytes)?;
     temp.sync_all()?;
@@ -34,7 +34,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_dir(path.parent().unwrap_or(Path::new("/")))
 }
 
-/// Replaces a file without a promise for a power cut: for best-effort files.
+/// Replaces a file atomically but not durably: for best-effort files.
 pub(crate) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     swap_in(path, bytes)?;
     fs::rename(temp_name(path), path)

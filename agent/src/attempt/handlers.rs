@@ -1,6 +1,6 @@
-//! Notified playbook handlers of an item that have not run. Each item has one file beside its attempts, which outlives
+//! Notified playbook handlers of an item that are still due. Each item has one file beside its attempts, which outlives
 //! them. The callback plugin of the ansible runner appends a line at each change, durably before the task goes on. The
-//! last complete line counts. While a handler is left, the item is not done.
+//! last complete line counts. The item is done only when all handlers have run.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use super::durable;
 /// Handlers that a message names.
 const NAMED_MAX: usize = 8;
 
-/// File of the record. No attempt has such a name.
+/// File of the record. Its name differs from that of any attempt.
 pub(crate) fn file(attempts: &Path, item: &ItemName) -> PathBuf {
     attempts.join(format!("{item}.handlers"))
 }
@@ -30,7 +30,7 @@ pub(crate) fn begin(file: &Path) -> io::Result<()> {
     durable::replace(file, format!("{line}\n").as_bytes())
 }
 
-/// The handlers left, as text. None: each has run, or the item notifies none.
+/// The due handlers, as text. None: each has run, or the item notifies none.
 pub(crate) fn left(file: &Path) -> io::Result<Option<String>> {
     let due = last_line(file)?.map(|(_, line)| line.due).unwrap_or_default();
     let named: Vec<&str> = due.iter().take(NAMED_MAX).map(|due| due.name.as_str()).collect();
@@ -50,7 +50,7 @@ struct Due {
     name: String,
 }
 
-/// Last complete line. A line torn by a crash is ignored: nothing depends on it yet.
+/// Last complete line. A line torn by a crash is ignored: the task waits for the complete line.
 fn last_line(file: &Path) -> io::Result<Option<(String, Line)>> {
     let text = match fs::read(file) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

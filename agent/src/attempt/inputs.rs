@@ -1,10 +1,10 @@
 //! The inputs of one attempt on their way to its program: files of mode 0600 in a directory of mode 0700. The agent
-//! writes them right before the start. exec-item removes them when the program is gone, and the agent does where
-//! exec-item could not. They lie in the runtime directory, on tmpfs, or else in the attempt's own directory.
+//! writes them right before the start. exec-item removes them when the program is gone; the agent removes leftovers.
+//! They lie in the runtime directory, on tmpfs, or else in the attempt's own directory.
 //!
 //! ```text
 //! secret/NAME   must not appear in any output
-//! plain/NAME    not secret
+//! plain/NAME    public
 //! param/NAME    a param of a script with the values of its secrets; written by exec-item
 //! scratch/      files that a runner derives from them for a program
 //! ```
@@ -32,13 +32,13 @@ pub(crate) struct Inputs {
     secrets: BTreeMap<String, Vec<u8>>,
 }
 
-/// A param that cannot be built from its text and the secrets.
+/// Error in building a param from its text and the secrets.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
-    /// The value is not text.
+    /// The value is not UTF-8.
     #[error("secret `{0}` is not UTF-8 text, so it cannot be part of a param")]
     NotText(String),
-    /// The text refers to a variable that the secrets do not provide.
+    /// The text has an invalid variable.
     #[error(transparent)]
     Variable(#[from] VariableError),
 }
@@ -80,7 +80,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl Inputs {
-    /// Reads the inputs at `link`; a missing link means no inputs.
+    /// Reads the inputs at `link`; empty if the link is missing.
     pub(crate) fn read(link: &Path) -> io::Result<Self> {
         let dir = match fs::canonicalize(link) {
             Ok(dir) => dir,
@@ -95,7 +95,7 @@ impl Inputs {
         Ok(Self { secrets, dir })
     }
 
-    /// Values that must not appear in any output.
+    /// Values to hide in every output.
     pub(crate) fn to_hide(&self) -> Hidden {
         Hidden::of(self.secrets.values().map(Vec::as_slice))
     }
@@ -105,7 +105,7 @@ impl Inputs {
         self.secrets.keys().map(|name| (name.as_str(), self.dir.join("secret").join(name)))
     }
 
-    /// Resolves a param with the values of its secrets, each without its last newline.
+    /// Resolves a param with the values of its secrets, minus their last newlines.
     pub(crate) fn resolve(&self, name: &str, text: &str) -> Result<String, InputError> {
         let mut values = BTreeMap::new();
         for (name, value) in &self.secrets {
@@ -115,7 +115,8 @@ impl Inputs {
         Ok(replace_in_param(name, text, |text| replace_late(text, &values))?)
     }
 
-    /// Directory for a runner's derived files, removed together with the inputs. Without inputs it is `otherwise`.
+    /// Directory for a runner's derived files, removed together with the inputs. If there are no inputs, it is
+    /// `otherwise`.
     pub(crate) fn scratch(&self, otherwise: &Path) -> io::Result<PathBuf> {
         let dir = if self.secrets.is_empty() { otherwise.to_owned() } else { self.dir.join("scratch") };
         private_dir(&dir)?;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 use muster_proto::model::{ClusterName, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, Phase};
 use serde::{Deserialize, Serialize};
 
-/// Exit code of an attempt without one.
+/// Exit code of an attempt that has none.
 pub const NO_EXIT_CODE: i32 = -1;
 
 /// One attempt of one item under one assignment. At most one process is ever started for it.
@@ -19,14 +19,14 @@ pub struct AttemptKey {
     pub attempt: u32,
 }
 
-/// Name of the attempt's directory: `<item>.<generation>.<attempt>`. A label has no dot, so the name parses back.
+/// Name of the attempt's directory: `<item>.<generation>.<attempt>`. Labels exclude dots, so the name parses back.
 impl fmt::Display for AttemptKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.item, self.generation, self.attempt)
     }
 }
 
-/// A directory name that is not an attempt's.
+/// A directory name with another format than an attempt's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an attempt is named <item>.<generation>.<attempt>")]
 pub struct InvalidKey;
@@ -97,14 +97,14 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Outcome of an attempt whose exec-item was killed with all its processes and could record nothing itself.
+    /// Outcome of an attempt whose exec-item was killed with all its processes before it could record anything.
     #[must_use]
     pub const fn of_lost(message: String) -> Self {
         let state = ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true };
         Self { state, message, output_tail: String::new(), result_json: None, started_at_ms: 0, finished_at_ms: 0 }
     }
 
-    /// Outcome of an attempt whose exec-item left none, where part of the cause is known.
+    /// Outcome of an attempt without a recorded one, where part of the cause is known.
     #[must_use]
     pub fn of_unknown(why: &str) -> Self {
         let message = format!("its process ended without an outcome: {why}");
@@ -112,20 +112,20 @@ impl Exit {
     }
 }
 
-/// State of an attempt according to its record. It does not depend on the reader or on the number of reads.
+/// State of an attempt according to its record. Reads leave it unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No process ever began: start the same attempt.
+    /// Its process has yet to begin: start the same attempt.
     NotStarted,
     /// Its exec-item lives.
     Running,
     /// It ended, and the outcome is recorded.
     Exited(Exit),
-    /// It began, its exec-item is gone, and no outcome is recorded.
+    /// It began, its exec-item is gone, and its outcome is unknown.
     Lost,
 }
 
-/// Evidence from an attempt's directory for a ledger that does not know it.
+/// Evidence from an attempt's directory for a ledger that lacks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The attempt.

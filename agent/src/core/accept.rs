@@ -27,7 +27,7 @@ pub enum RefusalCode {
     StaleGeneration,
     /// The accepted generation with different content.
     GenerationReused,
-    /// An item does not match its hash.
+    /// An item's content differs from its hash.
     HashMismatch,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Verdict {
     Accepted,
     /// It is the accepted one.
     Same,
-    /// Nothing changes.
+    /// Refuse it; nothing changes.
     Refused(Refusal),
 }
 

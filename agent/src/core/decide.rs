@@ -15,9 +15,9 @@ use crate::{
 
 /// Wait before the first retry.
 pub const BACKOFF_MS_MIN: u64 = 1_000;
-/// Longest wait before a retry, without jitter.
+/// Longest wait before a retry; jitter comes on top.
 pub const BACKOFF_MS_MAX: u64 = 60_000;
-/// Jitter: a wait is lengthened by up to 1/4, so that a fleet does not retry in step.
+/// Jitter: a wait is lengthened by up to 1/4, to spread the retries of a fleet.
 const JITTER_PART: u64 = 4;
 
 /// Next action for the assignment.
@@ -73,8 +73,8 @@ fn backoff_ms(item: &AssignedItem, attempt: u32, machine: &MachineName) -> u64 {
     wait_ms(failed, machine, &item.name)
 }
 
-/// Wait after this many failures, at least one. It doubles and has a jitter per machine, so that a fleet does not retry
-/// in step. The result is deterministic.
+/// Wait after this many failures, at least one. It doubles and has a jitter per machine, to spread the retries of a
+/// fleet. The result is deterministic.
 pub(super) fn wait_ms(failures: u32, machine: &MachineName, item: &ItemName) -> u64 {
     let wait_ms = BACKOFF_MS_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MS_MAX);
     // FNV-1a.
@@ -85,7 +85,7 @@ pub(super) fn wait_ms(failures: u32, machine: &MachineName, item: &ItemName) -> 
     wait_ms + seed % (wait_ms / JITTER_PART)
 }
 
-/// Request for the attempt that `status` records as running, or the outcome if it cannot be started here.
+/// Request for the attempt that `status` records as running, or the outcome if this agent is unable to start it.
 pub(super) fn request(ledger: &LedgerState, config: &Config, status: &ItemStatus) -> Result<Request, Exit> {
     let (Some(assignment), Some(item)) = (&ledger.assignment, ledger.assigned(&status.name)) else {
         return Err(outcome::never_started());

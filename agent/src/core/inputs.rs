@@ -1,6 +1,6 @@
 //! Inputs that only the coordinator has: secrets and the swarm join token. The agent asks for them right before it
-//! starts an item that needs them, so that no record ever holds a value. This module only tracks whether they are
-//! present. Without a coordinator the item waits and reports it.
+//! starts an item that needs them, so that records stay free of values. This module only tracks whether they are
+//! present. While the coordinator is unreachable, the item waits and reports it.
 
 use muster_proto::{
     model::{AssignedItem, Generation, ItemName, MachineName, Now, Reason},
@@ -83,10 +83,10 @@ impl Fetch {
 }
 
 impl Core {
-    /// Are the inputs of this attempt present, if it needs any? If not, they are requested when due.
+    /// Are the inputs of this attempt present, if it needs any? Otherwise they are requested when due.
     pub(super) fn has_inputs(&mut self, key: &AttemptKey, now: Now, step: &mut Step) -> bool {
         let item = self.ledger.assigned(&key.item).filter(|item| item.needs_inputs());
-        // Seeded bug: start a program without waiting for its secrets.
+        // Seeded bug: start a program before its secrets arrive.
         let Some(swarm) = item.map(AssignedItem::joins_swarm).filter(|_| !planted("agent-start-without-secrets"))
         else {
             self.fetch = None;
@@ -113,7 +113,7 @@ impl Core {
         false
     }
 
-    /// Handles an answer to [`Effect::Fetch`]. An answer that is no longer awaited is dropped with its values.
+    /// Handles an answer to [`Effect::Fetch`]. A stale answer is dropped with its values.
     pub(super) fn fetched(&mut self, key: &AttemptKey, generation: Generation, outcome: Result<(), String>, now: Now) {
         let asked = |fetch: &&mut Fetch| fetch.is_for(key, generation) && matches!(fetch.state, State::Asked { .. });
         let Some(fetch) = self.fetch.as_mut().filter(asked) else { return };

@@ -23,7 +23,7 @@ pub enum Input {
     TracesFound {
         /// This machine's attempts that have a directory.
         attempts: Vec<AttemptKey>,
-        /// How far the ledger has been; None: it was not recorded.
+        /// How far the ledger has been; None: unrecorded.
         mark: Option<Mark>,
     },
     /// A coordinator accepted us on a new session; what was sent on an older one may be lost.
@@ -53,14 +53,14 @@ pub enum Input {
         /// Its state.
         found: Found,
     },
-    /// An attempt could not be started and can never run.
+    /// The start of an attempt failed for good.
     StartFailed {
         /// The attempt.
         key: AttemptKey,
         /// Reason in one line.
         message: String,
     },
-    /// The disk had no space to begin an attempt. Nothing has begun: it begins when there is space again.
+    /// The disk was too full to begin an attempt. It begins when there is space again.
     NoRoom {
         /// The attempt.
         key: AttemptKey,
@@ -69,7 +69,7 @@ pub enum Input {
     },
     /// The coordinator calls this machine's swarm.
     SwarmCalled(SwarmCall),
-    /// Result of [`Effect::Fetch`]. The driver of the core holds the values; the core never sees them.
+    /// Result of [`Effect::Fetch`]. Only the driver of the core holds the values.
     Fetched {
         /// The attempt that needs them.
         key: AttemptKey,
@@ -135,13 +135,13 @@ pub enum ToCoordinator {
     },
     /// Answer to a call of the coordinator. A lost session loses it; the coordinator's deadline covers that.
     Swarm(SwarmAnswer),
-    /// The permit of this number is void: nothing will be started under it.
+    /// The permit of this number is void: nothing will start under it.
     PermitWanted(u64),
-    /// Why nothing new is started here; None clears it.
+    /// Why the agent is blocked; None clears it.
     Blocked(Option<AgentBlocked>),
 }
 
-/// Reason why the agent itself starts nothing.
+/// Reason why the agent itself is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentBlocked {
     /// The named reason, such as `DiskFull`.

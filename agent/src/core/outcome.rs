@@ -1,5 +1,5 @@
-//! Outcomes of attempts, as they are recorded. Every status made here passes the checks of the wire protocol, whatever
-//! the runner returned: a refused status would block all events behind it.
+//! Outcomes of attempts, as they are recorded. Every status made here passes the checks of the wire protocol, for any
+//! result of the runner: a refused status would block all events behind it.
 
 use muster_proto::{
     OUTPUT_TAIL_BYTES_MAX,
@@ -15,7 +15,7 @@ const fn exit(state: ItemState, message: String) -> Exit {
     Exit { state, message, output_tail: String::new(), result_json: None, started_at_ms: 0, finished_at_ms: 0 }
 }
 
-/// The attempt was not started; another one may help.
+/// The start failed; another attempt may help.
 pub(super) fn start_failed(message: String) -> Exit {
     exit(ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true }, message)
 }
@@ -25,7 +25,7 @@ pub(super) fn never_started() -> Exit {
     start_failed("it was never started: the agent stopped first, and the assignment has changed since".to_owned())
 }
 
-/// The attempt cannot start here; a retry is useless.
+/// The attempt is impossible here, so a retry is useless.
 pub(super) const fn hopeless(message: String) -> Exit {
     exit(ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: false }, message)
 }
@@ -35,12 +35,12 @@ pub(super) fn rebooted() -> Exit {
     exit(ItemState::Succeeded, "rebooted".to_owned())
 }
 
-/// The reboot was requested, or was about to be, but did not happen.
+/// The requested or imminent reboot did not happen.
 pub(super) fn still_up() -> Exit {
     start_failed("the machine did not go down: it is still in the boot in which the reboot was asked for".to_owned())
 }
 
-/// Its process is gone and left no outcome.
+/// Its process ended without an outcome.
 pub(super) fn lost(rebooted: bool) -> Exit {
     // Seeded bug: treat an unknown outcome as success.
     if planted("agent-indeterminate-is-success") {
@@ -56,7 +56,7 @@ pub(crate) fn status(running: &ItemStatus, exit: Exit, now: Now) -> ItemStatus {
         ItemState::Succeeded => ItemState::Succeeded,
         ItemState::Failed { exit_code: 0, retryable } => ItemState::Failed { exit_code: NO_EXIT_CODE, retryable },
         ItemState::Failed { exit_code, retryable } => ItemState::Failed { exit_code, retryable },
-        // "Running" is not an outcome.
+        // "Running" is an invalid outcome.
         ItemState::Indeterminate | ItemState::Running => ItemState::Indeterminate,
     };
     let is_json = |json: &String| {

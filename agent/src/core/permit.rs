@@ -20,7 +20,7 @@ pub(super) struct Permits {
     wanted: Option<u64>,
     /// The permit whose expiry was reported to the coordinator of this session.
     asked: Option<u64>,
-    /// Recorded as running by an earlier process but never started.
+    /// Recorded as running by an earlier process that stopped before the start.
     unstarted: Option<AttemptKey>,
 }
 
@@ -94,7 +94,7 @@ impl Permits {
 }
 
 impl Core {
-    /// May this item start now? If not, the coordinator is asked.
+    /// May this item start now? Otherwise the coordinator is asked.
     fn may_start(&mut self, item: &ItemName, now: Now) -> bool {
         let permit = self.ledger.assigned(item).and_then(|item| item.permit);
         self.permits.allow(permit, now)
@@ -119,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Starts the attempt that was recorded as running but not started because the agent stopped.
+    /// Starts the attempt that was recorded as running before the agent stopped.
     pub(super) fn start_recorded(&mut self, now: Now, step: &mut Step) {
         let Some(key) = self.permits.unstarted().cloned() else { return };
         let Some(status) = self.ledger.running().filter(|slot| slot.key() == key).map(|slot| Arc::clone(&slot.status))

@@ -1,6 +1,6 @@
-//! Reboots. The machine goes down during the attempt, so no exit reports its result. The attempt is done exactly when
+//! Reboots. The machine goes down during the attempt, so an exit record is missing. The attempt is done exactly when
 //! the boot id differs from the one recorded at its start. After that, the same item never reboots the machine again
-//! under that generation. An unknown result is not a success.
+//! under that generation. An unknown result never counts as done.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl Core {
         self.is_reboot(item) && !forgets && before.is_some_and(|slot| self.has_rebooted_since(slot))
     }
 
-    /// Delays a reboot whose start is recorded until the coordinator knows of it. False: no delay is needed.
+    /// Delays a reboot whose start is recorded until the coordinator knows of it. False: it may start now.
     pub(super) fn says_goodbye(&mut self, status: &ItemStatus, now: Now) -> bool {
         let Some(slot) = self.ledger.slots.get(&status.name).filter(|slot| slot.seq > self.ledger.acked) else {
             return false;

@@ -99,7 +99,7 @@ impl Mark {
 pub struct LedgerState {
     /// Unique per ledger; a reset creates a new one.
     pub ledger_id: LedgerId,
-    /// Machine whose ledger this is.
+    /// Machine that owns this ledger.
     pub machine_id: MachineId,
     /// Highest epoch ever seen.
     pub epoch: Epoch,
@@ -115,7 +115,7 @@ pub struct LedgerState {
     pub last_seq: Seq,
     /// Highest event acknowledged.
     pub acked: Seq,
-    /// Proof of `acked` for the coordinator. None: nothing was acknowledged.
+    /// Proof of `acked` for the coordinator. None before the first acknowledgement.
     pub acked_proof: Option<AckProof>,
 }
 
@@ -144,7 +144,7 @@ impl Slot {
         AttemptKey { item: status.name.clone(), generation: status.generation, attempt: status.attempt }
     }
 
-    /// Is it started, with no outcome recorded?
+    /// Has it started, with no outcome recorded yet?
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.status.state == ItemState::Running
@@ -246,7 +246,7 @@ impl LedgerState {
         }
     }
 
-    /// Generation of the accepted assignment; 0 without one.
+    /// Generation of the accepted assignment, or 0.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.assignment.as_ref().map_or(Generation(0), |assignment| assignment.generation)

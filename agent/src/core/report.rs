@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// The newest attempt of `item`; without an item, the running or most recent attempt.
+    /// The newest attempt of `item`, or by default the running or most recent attempt.
     #[must_use]
     pub fn newest_attempt(&self, item: Option<&ItemName>) -> Option<AttemptKey> {
         let slot = match item {
@@ -65,7 +65,7 @@ impl Core {
         summary::of(&self.ledger, running, self.blocked())
     }
 
-    /// Sends everything that the coordinator of this session does not know yet.
+    /// Sends everything that is new to the coordinator of this session.
     pub(super) fn tell(&mut self, step: &mut Step) {
         if !self.link_up {
             return;

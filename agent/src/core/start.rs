@@ -67,7 +67,7 @@ impl Core {
         }
     }
 
-    /// Starts the attempt that is recorded as running, or records why it cannot start.
+    /// Starts the attempt that is recorded as running, or records the failure.
     pub(super) fn launch(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
         match decide::request(&self.ledger, &self.config, &status) {
             Ok(request) => step.acts.push(Effect::Start(Box::new(request))),

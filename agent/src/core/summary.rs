@@ -5,9 +5,9 @@ use muster_proto::model::{AssignedItem, Assignment, ItemStatus, Phase, Reason, R
 
 use crate::core::{AgentBlocked, LedgerState, Slot};
 
-/// The line. `started`: the attempt that has begun; `blocked`: why the agent itself starts nothing.
+/// The line. `started`: the attempt that has begun; `blocked`: why the agent itself is blocked.
 pub(super) fn of(ledger: &LedgerState, started: Option<&Slot>, blocked: Option<AgentBlocked>) -> String {
-    // A ledger that is behind does not know the current state.
+    // A ledger that is behind lacks the current state.
     if let Some(AgentBlocked { reason, message }) =
         blocked.as_ref().filter(|blocked| blocked.reason == Reason::LedgerBehind)
     {

@@ -1,5 +1,5 @@
-//! The tasks beside the main loop, one per attempt that is started, followed or inspected. They report to the loop and
-//! decide nothing.
+//! The tasks beside the main loop, one per attempt that is started, followed or inspected. They only report to the
+//! loop.
 
 use std::{path::Path, time::Duration};
 
@@ -82,8 +82,8 @@ pub(super) async fn start(
     engine.send(FromAttempt::Input(Input::StartFailed { key, message })).await.ok();
 }
 
-/// Has an attempt begun although its start failed? If not, it is prevented for good. This retries until it is certain:
-/// otherwise the core would start the next attempt beside it.
+/// Has an attempt begun although its start failed? Otherwise it is prevented for good. This retries until it is
+/// certain, because the core may then start the next attempt.
 async fn has_begun(attempts: &Attempts, key: &AttemptKey) -> bool {
     loop {
         match attempts.bar(key) {
@@ -148,13 +148,13 @@ fn make_room(attempts: &Attempts, newest_first: &[AttemptKey]) {
 pub(super) async fn forget_ended_runs() {
     match mke::forget_ended(Path::new(docker::SOCKET)).await {
         Ok(()) => {}
-        // An engine that does not answer is asked again soon, and this log is the wrong place to report it.
+        // An unresponsive engine is asked again soon, and this log is the wrong place to report it.
         Err(error) if error.status().is_none() => debug!(error = %chain(&error), "no look at runs of MKE's image"),
         Err(error) => warn!(error = %chain(&error), "it may stay, with a password in it: docker rm muster-mke"),
     }
 }
 
-/// State of an attempt. A damaged record proves nothing. None: it is unreadable and must be read again, because its
+/// State of an attempt. A damaged record counts as lost. None: it is unreadable and must be read again, because its
 /// process may live.
 fn settled(key: &AttemptKey, found: Result<Found, AttemptError>) -> Option<Found> {
     match found {

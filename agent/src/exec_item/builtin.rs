@@ -1,4 +1,4 @@
-//! Work without a separate program: a thread of exec-item with the same time limit, cancel and log.
+//! Built-in work: a thread of exec-item with the same time limit, cancel and log.
 
 use std::{
     io::{PipeWriter, Write, pipe},

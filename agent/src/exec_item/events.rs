@@ -1,4 +1,4 @@
-//! Events of exec-item in one poll: signals, and output of the hosted program. No runtime, no thread.
+//! Events of exec-item in one poll: signals, and output of the hosted program. It works without a runtime or threads.
 
 use std::{
     io::{self, PipeReader, Read},

@@ -16,11 +16,11 @@ const SCORE_OF_HOST: i32 = -900;
 /// Minimum distance to the hosted program's score, in thousandths of the memory: more than exec-item will ever use.
 const DISTANCE: i32 = 500;
 
-/// Makes exec-item the last OOM victim of its attempt and returns the program's score, which is the inherited one. Only
-/// without `CAP_SYS_RESOURCE`, which lowering a score needs, the program's score is raised instead.
+/// Makes exec-item the last OOM victim of its attempt and returns the program's score, which is the inherited one. If
+/// lowering a score is refused (it needs `CAP_SYS_RESOURCE`), the program's score is raised instead.
 pub(super) fn outlive_program() -> i32 {
     let inherited = score().unwrap_or_default();
-    // Fails without the capability.
+    // It needs the capability; a failure is acceptable.
     let _ = set_score(inherited.min(SCORE_OF_HOST));
     score_of_program(inherited, score().unwrap_or(inherited))
 }
@@ -38,7 +38,7 @@ pub(super) fn set_score(score: i32) -> io::Result<()> {
     fs::write(SCORE, score.to_string())
 }
 
-/// Number of OOM kills so far; 0 where the kernel does not count them.
+/// Number of OOM kills so far; 0 if the kernel lacks the counter.
 pub(super) fn oom_kills() -> u64 {
     let counted = || kills(&fs::read_to_string(events_file(&fs::read_to_string("/proc/self/cgroup").ok()?)?).ok()?);
     counted().unwrap_or(0)
@@ -53,7 +53,7 @@ fn events_file(cgroups: &str) -> Option<PathBuf> {
             controllers.split(',').any(|name| name == controller).then(|| path.trim_start_matches('/').to_owned())
         })
     };
-    // Version 1 if it has the memory controller; the unified hierarchy then has no counter.
+    // Version 1 if it has the memory controller; the unified hierarchy then lacks the counter.
     if let Some(path) = of("memory") {
         return Some(PathBuf::from(CGROUPS).join("memory").join(path).join("memory.oom_control"));
     }
@@ -76,7 +76,7 @@ mod tests {
             (-500, SCORE_OF_HOST, -400),
             (300, SCORE_OF_HOST, 300),
             (-1000, -1000, -500),
-            // The host's score could not be lowered.
+            // Lowering the host's score failed.
             (0, 0, 500),
             (300, 300, 800),
             (900, 900, SCORE_MAX),

@@ -83,7 +83,7 @@ struct Program {
     cause: Option<Cause>,
     /// Names of processes that outlived the main program and were ended.
     left_behind: Vec<String>,
-    /// Since when no process lives that could write output.
+    /// Since when all possible writers of output are gone.
     childless: Option<Instant>,
     unkillable: usize,
 }
@@ -127,8 +127,8 @@ pub(super) fn run(
 
 /// Forks directly instead of a spawn by the standard library. The program needs steps between fork and exec, which that
 /// library supports only with `unsafe` code. An intermediate executable would take a fourth of the time between two
-/// items. A fork is sound in a process with one thread, as here: a runner that needs another thread hosts no program,
-/// and the one that `AttemptDir::claim` starts is over.
+/// items. A fork is sound in a process with one thread, as here: runners with threads host no program, and the thread
+/// of `AttemptDir::claim` is over.
 #[expect(clippy::disallowed_methods, reason = "what could not become the program must not go on as exec-item")]
 fn spawn(spec: ProgramSpec, events: &mut Events) -> Result<Pid, HostError> {
     let failed = HostError::system("start the program");
@@ -157,7 +157,7 @@ fn spawn(spec: ProgramSpec, events: &mut Events) -> Result<Pid, HostError> {
 fn become_program(spec: ProgramSpec, parent: Pid, score: i32) -> String {
     // Best effort: the program runs even if this fails.
     let _ = memory::set_score(score);
-    // Cannot fail: a freshly forked process leads no group.
+    // Always succeeds: a freshly forked process leads no group.
     let _ = setsid();
     let bound = prctl::set_pdeathsig(Signal::SIGKILL);
     if bound.is_err() || parent != getppid() {

@@ -1,5 +1,5 @@
 //! All descendants of exec-item. exec-item is the reaper of its orphans, so a process that forked twice or opened its
-//! own session still descends from it. When exec-item has no child left, no descendant is left.
+//! own session still descends from it. When its last child is gone, so is the last descendant.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,7 +38,7 @@ pub(super) fn names() -> Vec<String> {
 pub(super) struct Reaped {
     /// Exit status of `main`, if it ended now.
     pub(super) main: Option<WaitStatus>,
-    /// No child is left, and so no descendant.
+    /// The last child is gone, and so is the last descendant.
     pub(super) childless: bool,
 }
 
@@ -88,7 +88,7 @@ fn processes() -> io::Result<Vec<(i32, i32)>> {
     Ok(found)
 }
 
-/// Parent PID from a line of /proc/PID/stat. None = a zombie, which has no children and needs no signal.
+/// Parent PID from a line of /proc/PID/stat. None = a zombie, which is childless and ignores signals.
 fn living_parent(stat: &str) -> Option<i32> {
     // The name in parentheses may itself contain blanks and parentheses.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');

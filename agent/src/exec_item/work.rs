@@ -41,7 +41,7 @@ fn perform(dir: &AttemptDir) -> Result<Outcome, HostError> {
     Ok(redacted(outcome, &inputs.to_hide()))
 }
 
-/// Outcome that the process wrote; without one, the end of the process itself.
+/// Outcome that the process wrote, or else the end of the process itself.
 pub(super) fn outcome(ended: Outcome, dir: &AttemptDir) -> Outcome {
     if ended.state != ItemState::Succeeded {
         return ended;

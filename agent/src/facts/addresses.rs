@@ -56,8 +56,8 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
 }
 
-/// Interfaces to report: real devices, and all with a global address. The hundreds of pod interfaces on a Kubernetes
-/// node have none; they come and go, and say nothing about the machine.
+/// Interfaces to report: real devices, and all with a global address. This omits the hundreds of pod interfaces on a
+/// Kubernetes node, which come and go and are unrelated to the machine.
 pub(super) fn to_report(found: &BTreeMap<String, Interface>) -> Vec<NetworkInterface> {
     let own = |interface: &Interface| interface.addresses.iter().any(|(address, _)| !is_link_local(*address));
     found
@@ -77,7 +77,7 @@ pub(super) fn to_report(found: &BTreeMap<String, Interface>) -> Vec<NetworkInter
         .collect()
 }
 
-/// The InternalIP. None = no address matches; an invalid network matches nothing.
+/// The InternalIP. None = no address matches; an invalid network matches none.
 pub(super) fn choose(found: &BTreeMap<String, Interface>, choice: &AddressChoice) -> Option<IpAddr> {
     if choice.interface.is_none() && choice.cidr.is_none() {
         return choice.reaches_coordinator.map(|address| address.to_canonical());

@@ -1,5 +1,5 @@
-//! Running containers that a Swarm drain does not move: those created with `docker run`. A separate task checks them,
-//! so that a hanging engine blocks nothing else. It never starts a stopped engine, as a connection to its socket would.
+//! Running containers that stay during a Swarm drain: those created with `docker run`. A separate task checks them, so
+//! that a hanging engine only blocks that task. It never starts a stopped engine, as a connection to its socket would.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -34,11 +34,11 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of checks for an engine that is down, or whose event stream ended, as at a restart. Each check reads one
 /// file. Also the minimum interval of container checks, however often containers start and end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Interval of container checks without an event.
+/// Interval of container checks between events.
 const LOOK_UNASKED_EVERY: Duration = Duration::from_secs(60);
-/// Retry interval while the engine does not answer.
+/// Retry interval while the engine is unresponsive.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
-/// Validity of the last answer while the engine does not answer: it restarts within minutes, and every reported change
+/// Validity of the last answer while the engine is unresponsive: it restarts within minutes, and every reported change
 /// costs the coordinator a commit.
 const ANSWER_KEPT: Duration = Duration::from_secs(600);
 /// Label of every container that belongs to a service task.
@@ -60,7 +60,7 @@ impl Engine {
         if self.pid_file.exists() { connect(&self.socket, ANSWER_DEADLINE).ok() } else { None }
     }
 
-    /// Names of its containers, the first ones. None: no answer.
+    /// Names of its containers, the first ones. None: the engine is unresponsive.
     async fn running(&self) -> Option<Vec<String>> {
         let docker = self.client()?;
         let found = timeout(ANSWER_DEADLINE, docker.list_containers(None::<ListContainersOptions>)).await.ok()?.ok()?;
@@ -69,7 +69,7 @@ impl Engine {
     }
 }
 
-/// Name of a container that no scheduler manages.
+/// Name of a container outside any scheduler.
 fn plain_name(container: ContainerSummary) -> Option<String> {
     let labels = container.labels.unwrap_or_default();
     let of_task = labels.contains_key(TASK_LABEL);
@@ -107,7 +107,7 @@ impl Watch {
         Self { known, task }
     }
 
-    /// Another listener, which has received nothing yet.
+    /// Another listener, to which the current names are new.
     #[must_use]
     pub fn containers(&self) -> Containers {
         Containers(self.known.clone())
@@ -121,8 +121,8 @@ impl Drop for Watch {
 }
 
 impl Containers {
-    /// Their names after the first check, for which the engine has 5 s. Empty: there are none, or the engine has been
-    /// silent for too long.
+    /// Their names after the first check, for which the engine has 5 s. Empty if there are none, or if the engine has
+    /// been silent for too long.
     pub async fn names(&mut self) -> Vec<String> {
         // After a timeout or the end of the watch, the names are unknown.
         timeout(ANSWER_DEADLINE, self.0.wait_for(Option::is_some)).await.ok();

@@ -93,13 +93,12 @@ fn mounted(mounts: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Decodes `\040`, the kernel's escape of a blank. Its other escapes do not occur in common names.
+/// Decodes `\040`, the kernel's escape of a blank. Its other escapes are absent from common names.
 fn unescaped(field: &str) -> String {
     field.replace("\\040", " ")
 }
 
-/// All mounts, pod volumes included, by number and by name: btrfs has no device number, and `/dev/root` is not a real
-/// name.
+/// All mounts, pod volumes included, by number and by name: btrfs lacks a device number, and `/dev/root` is an alias.
 struct Mounted {
     /// Such as `/dev/sda1`.
     names: BTreeSet<String>,
@@ -127,7 +126,7 @@ impl Mounted {
     }
 }
 
-/// Disks without mounts, from the kernel's list in `block`.
+/// Unmounted disks, from the kernel's list in `block`.
 fn not_in_use(block: &Path, mounted: &Mounted) -> Vec<Disk> {
     let mut found = Vec::new();
     for device in entries(block) {

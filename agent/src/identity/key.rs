@@ -18,8 +18,8 @@ pub struct EnrolmentKey {
 }
 
 impl EnrolmentKey {
-    /// The key that an earlier try left at `path`, or else a new one, durable and readable by its owner only. A file
-    /// without a key is replaced: no identity can depend on it.
+    /// The key that an earlier try left at `path`, or else a new one, durable and readable by its owner only. An
+    /// invalid file is replaced: it cannot belong to an identity.
     ///
     /// # Errors
     /// [`IdentityError::File`] or [`IdentityError::Crypto`].

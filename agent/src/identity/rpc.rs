@@ -45,7 +45,7 @@ impl Fresh {
     }
 }
 
-/// Did this address give no answer, so that the next one is tried?
+/// Was this address silent, so that the next one is tried?
 const fn is_unheard(outcome: &Result<Credentials, IdentityError>) -> bool {
     matches!(outcome, Err(IdentityError::Connect(_) | IdentityError::Broken(_) | IdentityError::Silent))
 }
@@ -163,7 +163,7 @@ async fn answered(
     match tokio::time::timeout(RPC_TIMEOUT, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) if status.metadata().contains_key(IDENTITY_REVOKED) => Err(IdentityError::Revoked),
-        // A status with a local cause is not an answer.
+        // A status with a local cause is a connection error.
         Ok(Err(status)) if status.source().is_some() => Err(IdentityError::Broken(status)),
         Ok(Err(status)) => Err(IdentityError::Refused { message: status.message().to_owned(), code: status.code() }),
         Err(_) => Err(IdentityError::Silent),

@@ -10,7 +10,7 @@ use crate::identity::IdentityError;
 /// Maximum size of a token file. A token is about 130 bytes long.
 pub const TOKEN_BYTES_MAX: u64 = 1024;
 
-/// Fault in a token's text. It never quotes the text.
+/// Fault in a token's text. Its message omits the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFault {
     /// Empty text.
@@ -25,7 +25,7 @@ pub enum TokenFault {
     /// Invalid characters in the id or secret.
     #[error("it has a character that no token has")]
     Characters,
-    /// The last part is not a CA digest.
+    /// The last part is an invalid CA digest.
     #[error("its last part is not the 64 hex digits of a digest")]
     Digest,
 }

@@ -1,4 +1,4 @@
-//! Disk operations of a ledger. The trait lets tests crash at every step and lets the simulator run without files.
+//! Disk operations of a ledger. The trait lets tests crash at every step and lets the simulator run in memory.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ pub trait Disk {
     /// Makes a file's content durable.
     ///
     /// # Errors
-    /// The file system's error: then it is unknown what is durable, and a second call would not tell.
+    /// The file system's error: then it is unknown what is durable, even after a second call.
     fn sync(&mut self, name: &str) -> io::Result<()>;
 
     /// Renames a file over another.
@@ -124,7 +124,7 @@ impl Disk for FileDisk {
     fn reserve(&mut self, name: &str, bytes: u64) -> io::Result<bool> {
         let length = i64::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         match fallocate(&*self.file(name)?, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length) {
-            // Go on without, if the file system cannot reserve space.
+            // Go on without a reservation if the file system lacks support.
             Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(true),
             Err(Errno::ENOSPC | Errno::EDQUOT) => Ok(false),
             Err(errno) => Err(errno.into()),

@@ -6,7 +6,7 @@ use muster_proto::json::json;
 
 use crate::core::Record;
 
-/// An invalid line: this program did not write it that way.
+/// An invalid line, different from what this program writes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadLine {
     /// Number of the line, from 1.
@@ -69,8 +69,8 @@ pub fn encode(before: Chain, batch: &[Record]) -> (Vec<u8>, Chain) {
     (line, chain)
 }
 
-/// Parses a log. A last line without a newline was cut off by a power loss and is dropped. A line with a newline is
-/// complete, because the next line is written only when the previous one is on disk.
+/// Parses a log. A last line that lacks its newline was cut off by a power loss and is dropped. A line with a newline
+/// is complete, because the next line is written only when the previous one is on disk.
 ///
 /// # Errors
 /// Position and kind of the damage.
@@ -98,7 +98,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, BadLine> {
 }
 
 /// Every valid line of a log, and whether others exist. Each line is checked against the checksum that the previous one
-/// claims, so damage in that one does not invalidate it.
+/// claims, so damage in that one leaves it valid.
 pub(super) fn parse_what_is_sound(bytes: &[u8]) -> (Vec<Record>, bool) {
     let mut damaged = false;
     let mut records = Vec::new();
@@ -114,7 +114,7 @@ pub(super) fn parse_what_is_sound(bytes: &[u8]) -> (Vec<Record>, bool) {
     (records, damaged)
 }
 
-/// Batch and checksum of a line without its newline.
+/// Batch and checksum of a line, given without its newline.
 fn decode(before: Chain, line: &[u8]) -> Result<(Vec<Record>, Chain), &'static str> {
     let chain = Chain::read(line).ok_or("it does not begin with a checksum")?;
     let json = line.get(HEAD_BYTES..).unwrap_or_default();

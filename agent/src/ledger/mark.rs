@@ -1,5 +1,6 @@
 //! Progress mark of the ledger: `<state-dir>/ledger.mark`. It follows each durable record and is never synced itself,
-//! so a crash cannot leave it ahead of the ledger. A ledger behind its mark was therefore restored from an older copy.
+//! so after any crash it is at most as far as the ledger. A ledger behind its mark was therefore restored from an older
+//! copy.
 
 use std::{
     fs::{File, OpenOptions},
@@ -33,8 +34,8 @@ impl MarkFile {
         serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
     }
 
-    /// Writes the ledger's progress once that is durable. The mark is evidence, not a record: if the write fails, the
-    /// older mark proves less.
+    /// Writes the ledger's progress once that is durable. The mark is only evidence: if the write fails, the older mark
+    /// proves less.
     pub fn follow(&mut self, ledger: &LedgerState) {
         let mark = Mark::of(ledger);
         if self.written.as_ref() != Some(&mark) && self.write(&mark).is_ok() {

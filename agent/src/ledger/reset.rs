@@ -1,4 +1,4 @@
-//! Recovery from a damaged ledger: a new one that keeps the readable parts and guesses nothing.
+//! Recovery from a damaged ledger: a new one that keeps the readable parts, without guesses.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ pub fn reset(
     Ok(Reset { old_log: old.map(|_| disk.path(&aside)), indeterminate })
 }
 
-/// Rebuilds a ledger. An attempt that ran is Indeterminate. If a line was unreadable, so is every assigned item that is
-/// not recorded as done: the line may have held its start. The new ledger [lacks](LedgerState::lacks) none of the
+/// Rebuilds a ledger. An attempt that ran is Indeterminate. If a line was unreadable, so is every assigned item without
+/// a recorded success: the line may have held its start. The new ledger [lacks](LedgerState::lacks) none of the
 /// attempts.
 fn salvage(
     (records, damaged): (&[Record], bool),
@@ -50,7 +50,7 @@ fn salvage(
 ) -> (LedgerState, Vec<ItemName>) {
     let mut old = LedgerState::clone(&fresh);
     records.iter().for_each(|record| old.apply(record));
-    // From another enrolment: another coordinator assigned its numbers, and its items are not this machine's.
+    // From another enrolment: another coordinator assigned its numbers, and its items belong to another machine.
     if old.machine_id != fresh.machine_id {
         return (fresh, Vec::new());
     }

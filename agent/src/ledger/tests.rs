@@ -266,7 +266,7 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
     for length in ends[1] + 1..sound.len() {
         assert_eq!(open(&sound[..length]).ok(), Some(1), "torn at {length}");
     }
-    // The file has grown, but its last block was not written.
+    // The file has grown, but its last block is unwritten.
     let end = sound.len() - 1;
     assert_eq!(open(&[&sound[..end], b"\0"].concat()).ok(), Some(1), "a zero where the end was to be");
     assert_eq!(open(&[&sound[..], b"\0"].concat()).ok(), Some(2), "a zero behind the end");
@@ -314,7 +314,7 @@ fn line_of_json(log: &[u8], json: &[u8]) -> Vec<u8> {
     format!("{:08x} {}\n", crc32fast::hash(&[&all, json].concat()), String::from_utf8_lossy(json)).into_bytes()
 }
 
-/// The missing records have no effect on later ones: only the checksum of the next line reveals the gap.
+/// Later records are independent of the missing ones: only the checksum of the next line reveals the gap.
 #[test]
 fn whole_line_taken_out_is_missed() {
     let batches: Vec<_> = life().into_iter().take(200).collect();
@@ -334,7 +334,7 @@ fn whole_line_taken_out_is_missed() {
         let found = Ledger::open(FakeDisk::with(LOG, &rest), fresh()).map(|(_, state)| state.last_seq);
         assert!(matches!(found, Err(LedgerError::Corrupt { line, .. }) if line == gone + 1), "{gone}: {found:?}");
     }
-    // A piece of an older log of the same machine does not fit either.
+    // A piece of an older log of the same machine is rejected too.
     let (mut other, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
     batches.iter().take(3).for_each(|batch| other.append(batch).expect("appended"));
     let foreign = other.disk.content(LOG);
@@ -429,9 +429,9 @@ fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
             assert!(!slot.is_running(), "{name}");
         }
     };
-    // Undamaged: items that ran are uncertain, items that never began are not.
+    // Undamaged: only items that ran are uncertain.
     check(&sound, &["runs"], &["done", "runs"]);
-    // A damaged line may have held the start of any item that is not known to be done.
+    // A damaged line may have held the start of any item, except those known to be done.
     let mut lines: Vec<Vec<u8>> = sound.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     lines[2][20] ^= 1;
     check(&lines.concat(), &["runs", "acked", "next"], &["done", "runs", "acked", "next"]);

@@ -27,7 +27,7 @@ pub struct LogStreams {
 }
 
 impl LogStreams {
-    /// Starts to send the output of `attempt`; None if nothing was ever started.
+    /// Starts to send the output of `attempt`; None before the first attempt.
     pub fn start(
         &mut self,
         request_id: u64,
@@ -89,7 +89,7 @@ async fn copy(request_id: u64, attempts: Attempts, key: AttemptKey, follow: bool
     end(request_id, to, error).await;
 }
 
-/// Explains the absence of any output. Empty: the attempt has written none.
+/// Explains missing output. Empty: the attempt has written none.
 fn absent(attempts: &Attempts, key: &AttemptKey) -> String {
     match attempts.inspect(key) {
         Ok(Found::NotStarted) => format!(
@@ -110,6 +110,6 @@ async fn begun(attempts: &Attempts, key: &AttemptKey) {
 
 async fn end(request_id: u64, to: mpsc::Sender<AgentMessage>, error: String) {
     let chunk = LogChunk { request_id, data: Vec::new(), end: true, error };
-    // A closed session has no reader.
+    // A closed session has lost its reader.
     to.send(message_of(Body::Log(chunk))).await.ok();
 }

@@ -1,5 +1,5 @@
 //! State of the link, for `muster-agent status`: a small file, written on each change. It is best effort: never synced,
-//! and no decision depends on it.
+//! and ignored by all decisions.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct LinkReport {
     pub connected: bool,
     /// Start of this state in Unix milliseconds. Consecutive sessions of a renewed certificate count as one.
     pub since_ms: u64,
-    /// Why there is no session.
+    /// Reason for a missing session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -37,7 +37,7 @@ impl LinkReport {
     }
 
     /// Writes the state if it changed. A change of the error text keeps the start time. A new session always counts as
-    /// a change, because a killed agent could not report the end of its own.
+    /// a change, because a killed agent leaves the end of its own unreported.
     pub(super) fn save(mut self, dir: &StateDir) {
         let old = Self::load(dir);
         if let Some(old) = old.as_ref().filter(|old| !old.connected && !self.connected) {

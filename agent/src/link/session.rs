@@ -31,7 +31,7 @@ use crate::{
 
 /// Timeout from the connection to the coordinator's welcome.
 pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
-/// Capacity of the queue to the coordinator, without output: the events in flight, and the same number again.
+/// Capacity of the queue to the coordinator, output excluded: the events in flight, and the same number again.
 const QUEUE_MAX: usize = EVENTS_IN_FLIGHT_MAX * 2;
 /// Timeout of a request for inputs: a little shorter than the core's.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(40);
@@ -51,7 +51,7 @@ pub struct SessionHandle {
 }
 
 impl SessionHandle {
-    /// Queues a message of the core. False = the queue is full because the coordinator does not read: close the
+    /// Queues a message of the core. False = the queue is full because the coordinator has stopped reading: close the
     /// session.
     #[must_use]
     pub fn send(&self, message: &ToCoordinator) -> bool {
@@ -121,7 +121,7 @@ pub(super) struct Lent<'a> {
     pub(super) choice: &'a AddressChoice,
     /// Interval of reading the facts.
     pub(super) facts_every: Duration,
-    /// Known containers of this machine. None: this agent does not report containers.
+    /// Known containers of this machine. None for an agent that reports no containers.
     pub(super) containers: Option<Containers>,
     /// Addresses that the coordinator reports for itself.
     pub(super) told: &'a watch::Sender<Option<Addresses>>,
@@ -146,7 +146,7 @@ pub(super) struct Session {
     facts_every: Duration,
     /// Delay of the next reading of facts: zero if the welcome selects another address than the hello gave.
     first_look: Duration,
-    /// Known containers of this machine. None: this agent does not report containers.
+    /// Known containers of this machine. None for an agent that reports no containers.
     containers: Option<Containers>,
     /// The engine's handle, until it is passed on.
     handle: Option<SessionHandle>,

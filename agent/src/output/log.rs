@@ -1,5 +1,5 @@
 //! Output log of exec-item: on disk the whole output up to a cap, then the newest part; in memory its end for the
-//! status. It never fails the program: output that the disk does not accept is dropped, counted, and reported.
+//! status. The program runs on despite disk errors: output that the disk rejects is dropped, counted, and reported.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -26,14 +26,14 @@ pub(crate) struct OutputLog {
     /// Size of the previous file, which the next rotation drops.
     old_bytes: u64,
     shed_bytes: u64,
-    /// Bytes that the disk did not accept.
+    /// Bytes that the disk rejected.
     lost_bytes: u64,
     tail: Vec<u8>,
     redactor: Redactor,
 }
 
 impl OutputLog {
-    /// Creates an empty log; hidden values never appear in it.
+    /// Creates an empty log that hides these values.
     pub(crate) fn create(dir: &AttemptDir, hidden: Hidden) -> Result<Self, AttemptError> {
         let file = open(dir).map_err(|source| AttemptError::File { what: "create", path: dir.output(), source })?;
         Ok(Self {
@@ -76,7 +76,7 @@ impl OutputLog {
         let excess = self.tail.len().saturating_sub(OUTPUT_TAIL_BYTES_MAX);
         self.tail.drain(..excess);
         if self.file_bytes + shown.len() as u64 > FILE_BYTES_MAX {
-            // The rotation failed: this file must not grow further either.
+            // The rotation failed: this file must stop growing too.
             if self.rotate().is_err() {
                 self.lost_bytes += shown.len() as u64;
                 return;

@@ -7,10 +7,10 @@ use super::spelling::{self, Fit, Spelling};
 /// Replacement of a secret.
 const REDACTED: &[u8] = b"[redacted]";
 
-/// Minimum length of a partial secret that is redacted: fewer bytes reveal nothing and may well be something else.
+/// Minimum length of a partial secret that is redacted: fewer bytes are harmless and may well be something else.
 const PART_BYTES_MIN: usize = 4;
 
-/// Values that must not appear in any output.
+/// Values to hide in every output.
 #[derive(Clone, Debug)]
 pub(crate) struct Hidden {
     spellings: Arc<[Spelling]>,
@@ -44,7 +44,7 @@ impl Hidden {
         let (mut whole, mut part) = (None, false);
         for spelling in start.into_iter().flatten().filter_map(|index| self.spellings.get(*index)) {
             match spelling.fit(text) {
-                // Take the longest, so that a secret inside another does not reveal the rest of it.
+                // Take the longest, so that the rest of a secret around a shorter one stays hidden too.
                 Fit::Whole(length) => whole = whole.max(Some(length)),
                 Fit::Part => part = true,
                 Fit::Not => {}

@@ -77,7 +77,7 @@ const SECRET: &str = "it's a \"p\\w\" /é&<🔑 1+1";
 #[test]
 fn encodings_that_programs_print_are_hidden() {
     for encoded in [
-        // base64: plain, with a newline, without padding, for URLs.
+        // base64: plain, with a newline, unpadded, for URLs.
         "aXQncyBhICJwXHciIC/DqSY88J+UkSAxKzE=",
         "aXQncyBhICJwXHciIC/DqSY88J+UkSAxKzEK",
         "aXQncyBhICJwXHciIC/DqSY88J+UkSAxKzE",

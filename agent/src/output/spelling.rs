@@ -36,7 +36,7 @@ const HEX_SEPARATORS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Spelling {
     sort: Sort,
-    /// Never empty.
+    /// Non-empty.
     bytes: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ enum Step {
     Differs,
 }
 
-/// Every spelling of a secret and of each of its long lines, without the newline that an editor or `echo` appends.
+/// Every spelling of a secret and of each of its long lines, minus the newline that an editor or `echo` appends.
 pub(super) fn all_of(secret: &[u8]) -> BTreeSet<Spelling> {
     let secret = secret.strip_suffix(b"\n").unwrap_or(secret);
     let mut all = BTreeSet::new();
@@ -211,8 +211,7 @@ fn wrapped(secret: &[u8], text: &[u8]) -> Step {
     }
 }
 
-/// Matches one byte in hexadecimal. Separators from the previous byte may come first, but not before the secret's first
-/// byte.
+/// Matches one byte in hexadecimal. Separators from the previous byte may come first, except at the secret's start.
 fn hex(secret: &[u8], text: &[u8]) -> Step {
     let separators = text.iter().take_while(|byte| b" :\r\n".contains(byte)).count();
     if separators > HEX_SEPARATORS_MAX {

@@ -196,7 +196,7 @@ fn play(playbook: &Path, variables: &Map<String, Value>, files: &Files, report: 
         .env("ANSIBLE_LOCAL_TEMP", scratch.join("local"))
         .env("ANSIBLE_REMOTE_TEMP", scratch.join("remote"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        // Run notified handlers even if a later task fails: the next attempt finds nothing changed and notifies none.
+        // Run notified handlers even if a later task fails: the next attempt finds the change made and would skip them.
         .args(["--force-handlers", "--inventory", "localhost,", "--connection", "local", "--extra-vars"])
         .arg(format!("@{}", vars.display()))
         .arg("--")
@@ -209,7 +209,7 @@ fn play(playbook: &Path, variables: &Map<String, Value>, files: &Files, report: 
     }
 }
 
-/// `vars` unchanged, plus all params that are not the runner's; a machine's own param overrides a variable.
+/// `vars` unchanged, plus all params except the runner's own; a machine's own param overrides a variable.
 fn variables(params: &BTreeMap<String, String>) -> Result<Map<String, Value>, VariableError> {
     let mut variables = params.get(VARS_PARAM).map(|text| vars(text)).transpose()?.unwrap_or_default();
     let others = params.iter().filter(|(name, _)| !OWN_PARAMS.contains(&name.as_str()) && *name != VARS_PARAM);
@@ -218,7 +218,7 @@ fn variables(params: &BTreeMap<String, String>) -> Result<Map<String, Value>, Va
     Ok(variables)
 }
 
-/// Marks texts as literal: Ansible does not interpret `{{ }}` in them.
+/// Marks texts as literal: Ansible then ignores `{{ }}` in them.
 fn as_data(value: &mut Value) {
     match value {
         Value::String(text) => *value = json!({ "__ansible_unsafe": text }),
@@ -240,7 +240,7 @@ fn told(path: &Path) -> Vec<Told> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Outcome in one line. A failed but rescued task does not count.
+/// Outcome in one line. A failed but rescued task counts as successful.
 fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
     let counts = told.iter().rev().find_map(|told| told.counts.as_ref());
     let result_json = counts.map(|counts| json!(counts).to_string());
@@ -291,7 +291,7 @@ fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
 mod tests {
     use super::*;
 
-    /// Ansible continues without a plugin that it cannot load.
+    /// Ansible continues if loading a plugin fails.
     #[test]
     fn success_without_the_plugins_word_is_none() {
         let told = |lines: &[&str]| lines.iter().map(|line| serde_json::from_str(line).expect("a line")).collect();

@@ -1,11 +1,10 @@
 //! Unpacks an archive into a directory of its own. It unpacks beside the target and swaps the result in, so that
-//! readers see all of it or none; it writes nothing outside, regardless of names and links in the archive. A former
+//! readers see it only as a whole. It writes only there, regardless of names and links in the archive. A former
 //! directory is replaced only while its content is exactly that of its archive. Beside workloads, it must also be
 //! unused: a process in it would stay in the old one.
 //!
 //! Every entry comes out as it was packed, or the archive is refused by the entry's name: see the list in
-//! docs/reference/manifest.md. GNU tar, bsdtar and others make archives, each with its own headers for what ustar
-//! cannot express.
+//! docs/reference/manifest.md. GNU tar, bsdtar and others make archives, each with its own extra headers beyond ustar.
 
 mod attributes;
 mod entries;
@@ -47,7 +46,7 @@ const RATIO_MAX: u64 = 100;
 const GROWN_BYTES_MIN: u64 = 64 << 20;
 /// Maximum of the unpacked size.
 const GROWN_BYTES_MAX: u64 = 256 << 30;
-/// Maximum length of all files of one archive, including the holes of sparse ones. Holes take no space, but a
+/// Maximum length of all files of one archive, including the holes of sparse ones. Holes are free on disk, but a
 /// fingerprint reads each file, which takes a few minutes at this length.
 const LENGTH_BYTES_MAX: u64 = 1 << 40;
 /// Largest window of a zstd archive, as a power of two: 128 MiB, the default limit of `zstd -d`.
@@ -84,7 +83,7 @@ impl Format {
     }
 }
 
-/// Reason why an archive was not unpacked. The target is unchanged, and so is everything outside it.
+/// Reason why unpacking failed. The target is unchanged, and so is everything outside it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArchiveError {
     #[error("cannot {what} {}", path.display())]
@@ -140,7 +139,7 @@ impl ArchiveError {
         move |source| Self::File { what, path, source }
     }
 
-    /// A full disk may be cleared and a process may end; the archive itself does not change.
+    /// A full disk may be cleared and a process may end; the archive itself stays the same.
     pub(super) const fn is_retryable(&self) -> bool {
         matches!(self, Self::File { .. } | Self::Stranded { .. } | Self::InUse { .. })
     }
@@ -164,7 +163,7 @@ pub(super) enum Surroundings {
 /// Owner of the unpacked entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owners {
-    /// Root, or the agent's own user if it does not run as root.
+    /// Root, or the agent's own user if that is another.
     Root,
     /// The users and groups in the archive, by number.
     Archive,
@@ -186,7 +185,7 @@ pub(super) enum Unpacked {
     /// It was there already.
     Before,
     Now {
-        /// Number of entries whose owner differs from the archive's.
+        /// Number of entries with another owner than in the archive.
         disowned: u64,
     },
 }
@@ -219,7 +218,7 @@ impl Place<'_> {
 
     fn present(&self) -> Result<Present, ArchiveError> {
         let target = self.target;
-        // First of all: where other users could have created the marker, it proves nothing.
+        // First of all: where other users could have created the marker, it is worthless.
         if let Some(who) = way::planted_by(target) {
             return Err(ArchiveError::Planted { path: target.to_owned(), who });
         }
@@ -311,7 +310,7 @@ fn remove(fresh: &Path) -> Result<(), ArchiveError> {
     remove_tree(fresh).map_err(ArchiveError::file("remove", fresh))
 }
 
-/// Unpacks into the fresh directory, durably. Returns the number of entries whose owner differs from the archive's.
+/// Unpacks into the fresh directory, durably. Returns the number of entries with another owner than in the archive.
 fn fill(fresh: &Path, mut file: &File, format: Format, place: &Place<'_>) -> Result<u64, ArchiveError> {
     file.rewind().map_err(ArchiveError::Unreadable)?;
     let packed_bytes = file.metadata().map_err(ArchiveError::Unreadable)?.len();
@@ -364,7 +363,7 @@ fn put(fresh: &Path, place: &Place<'_>, sync: &dyn Fn(&Path) -> io::Result<()>) 
         Ok(names) => ArchiveError::Foreign { dir: target.to_owned(), names },
         Err(error) => error,
     };
-    // Removal is not proven safe: swap it back.
+    // The content may have changed: swap it back.
     match swap().and_then(|()| sync()) {
         Ok(()) => Err(error),
         Err(source) => Err(ArchiveError::Stranded { dir: fresh.to_owned(), error: Box::new(error), source }),

@@ -1,7 +1,7 @@
-//! Runs a script with bash or with the interpreter in its first line. Params become environment variables and are never
-//! inserted into the script's text; it sees nothing of the agent's own environment. Secrets are passed as files,
-//! because other users can read an environment. `MUSTER_SECRET_<NAME>_FILE` holds a secret, `MUSTER_PARAM_<NAME>_FILE`
-//! a param that contains secrets.
+//! Runs a script with bash or with the interpreter in its first line. Params become environment variables; the script's
+//! text stays unchanged. The agent's own environment is hidden from it. Secrets are passed as files, because other
+//! users can read an environment. `MUSTER_SECRET_<NAME>_FILE` holds a secret, `MUSTER_PARAM_<NAME>_FILE` a param that
+//! contains secrets.
 
 use std::{collections::BTreeMap, ffi::OsString, fs, io, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
@@ -47,7 +47,7 @@ pub(super) fn prepare(
     })
 }
 
-/// `/bin/bash`, or the first on the path. Without any, executing it reports the error.
+/// `/bin/bash`, or the first on the path. If bash is missing, executing it reports the error.
 fn bash() -> PathBuf {
     let usual = PathBuf::from("/bin/bash");
     if usual.exists() {
@@ -74,7 +74,7 @@ fn files(inputs: &Inputs, secret_params: &BTreeMap<String, String>) -> Result<BT
     Ok(files)
 }
 
-/// Base environment of all our programs, without anything of the agent's own.
+/// Base environment of all our programs, independent of the agent's own.
 pub(super) fn surroundings() -> BTreeMap<String, OsString> {
     let home = User::from_uid(geteuid()).ok().flatten().map_or_else(|| PathBuf::from("/"), |user| user.dir);
     [("PATH", OsString::from(PATH)), ("HOME", home.into()), ("LANG", "C.UTF-8".into())]

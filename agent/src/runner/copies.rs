@@ -12,7 +12,7 @@ use muster_proto::model::ItemHash;
 
 use crate::attempt::sync_dir;
 
-/// Default number of copies of one sort, without the param `keep`.
+/// Default of the param `keep`: number of copies of one sort.
 const KEEP_DEFAULT: usize = 5;
 /// Maximum of `keep`.
 const KEEP_MAX: usize = 100;

@@ -35,9 +35,9 @@ use transfer::{Patience, TransferError};
 
 /// Maximum of mirrors for one file.
 const MIRRORS_MAX: usize = 16;
-/// Default maximum of the file size, without `max_bytes`.
+/// Default of the param `max_bytes`: maximum file size.
 const FILE_BYTES_MAX: u64 = 64 << 30;
-/// Default mode of the file, without `mode`.
+/// Default of the param `mode`: mode of the file.
 const MODE_DEFAULT: u32 = 0o644;
 
 /// A SHA-256, written as 64 hex digits.
@@ -124,7 +124,7 @@ pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<BuiltinWork
 }
 
 impl Wanted {
-    /// `proxies`: the site's, used if the item names none.
+    /// `proxies`: the site's, used by default.
     fn of(request: &Request, proxies: Proxies) -> Result<Self, Refused> {
         let optional = |name| request.params.get(name).map(String::as_str);
         let required = |name| optional(name).ok_or(Refused::Missing(name));
@@ -209,8 +209,8 @@ fn format(named: Option<&str>, path: &Path, urls: &[Url]) -> Result<Format, Refu
     }
 }
 
-/// Does the work and summarizes it in one line. After the digest check it keeps one open file: a file that others put
-/// at the path meanwhile is never unpacked or given a mode.
+/// Does the work and summarizes it in one line. After the digest check it keeps one open file, and ignores a file that
+/// others put at the path meanwhile.
 fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
     let digest = wanted.sha256.to_string();
     let refused = |source| DownloadError::Archive { path: wanted.path.clone(), source };

@@ -33,11 +33,11 @@ use crate::{
 use health::Controller;
 use run::{LeftOver, Run};
 
-/// Default image of MKE, without `image`.
+/// Default of the param `image`: MKE's image.
 const IMAGE_DEFAULT: &str = "mirantis/ucp";
-/// Default directory of backups, without `path`.
+/// Default of the param `path`: directory of backups.
 const DIR_DEFAULT: &str = "/srv/backup/ucp";
-/// Default port of MKE's controller, without `port`.
+/// Default of the param `port`: port of MKE's controller.
 const PORT_DEFAULT: u16 = 443;
 
 /// Requested action.
@@ -273,7 +273,7 @@ fn judge(
     };
     if wanted.version.as_ref().is_some_and(|version| *version != running) {
         return Err(match wanted.action {
-            // It does not change its version by itself.
+            // Its version stays as it is.
             Action::Install => MkeError::OtherVersion { running, wanted: wanted_version() },
             Action::Upgrade | Action::Backup => MkeError::NotThere { running, wanted: wanted_version() },
         });

@@ -1,4 +1,4 @@
-//! The runners: each performs one kind of item. They run inside exec-item, never inside the agent.
+//! The runners: each performs one kind of item. They run inside exec-item only.
 
 mod ansible;
 mod archive;
@@ -79,12 +79,12 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// A refusal: nothing ran.
+    /// A refusal before anything ran.
     pub(crate) fn refused(refused: &Refused) -> Self {
         Self::failed(with_sources(refused), refused.is_retryable())
     }
 
-    /// A failure without an exit code.
+    /// A failure that has no exit code.
     pub(crate) fn failed(message: String, retryable: bool) -> Self {
         Self { state: ItemState::Failed { exit_code: -1, retryable }, message, result_json: None }
     }
@@ -163,7 +163,7 @@ pub(crate) fn hosted(dir: &AttemptDir) -> ProgramSpec {
     ProgramSpec { program, args, environment: bash::surroundings(), directory: dir.file("work") }
 }
 
-/// Params that refer to secrets, with their values. They stay in this process and are never written.
+/// Params that refer to secrets, with their values. They stay in this process's memory.
 fn resolved(request: &Request, inputs: &Inputs) -> Result<BTreeMap<String, String>, Refused> {
     let value = |(name, text): (&String, &String)| match inputs.resolve(name, text) {
         Ok(value) => Ok((name.clone(), value)),

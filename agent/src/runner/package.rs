@@ -1,6 +1,6 @@
-//! Installs and removes packages with the machine's own package manager. It checks the state first and does nothing if
-//! that is as wanted. It finishes the half-installed packages of an interrupted run first. It never removes a package
-//! that the item does not name.
+//! Installs and removes packages with the machine's own package manager. It checks the state first and changes only
+//! what differs. It finishes the half-installed packages of an interrupted run first. It removes only packages that the
+//! item names.
 
 mod apt;
 mod dnf;
@@ -85,7 +85,7 @@ enum PackageError {
 }
 
 impl PackageError {
-    /// May another attempt help without a person's action?
+    /// May another attempt help by itself?
     const fn is_retryable(&self) -> bool {
         match self {
             Self::Program(_)
@@ -120,7 +120,7 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
 /// Does the work and summarizes it in one line.
 fn bring_about(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
     if wanted.download_only {
-        // Finishing runs maintainer scripts, which restart services: not before the machine's turn.
+        // Finishing runs maintainer scripts, which restart services: that must wait for the machine's turn.
         return bring_about_now(manager, wanted, report).map_err(|error| match error {
             // Unfinished packages may explain a failed program; other errors have their own cause.
             PackageError::Program(source) => match manager.unfinished().unwrap_or_default().join(", ") {
@@ -134,9 +134,9 @@ fn bring_about(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<St
     bring_about_now(manager, wanted, report)
 }
 
-/// Does the work on a machine without unfinished packages.
+/// Does the work after a former run was finished.
 fn bring_about_now(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
-    // One dead repository must not block the packages of another.
+    // A dead repository must not block the packages of another.
     let unanswered = if wanted.update { manager.refresh(report)? } else { None };
     let seen = manager.look(wanted, report)?;
     let (plan, unanswered) = match (plan::plan(wanted, &seen), unanswered) {

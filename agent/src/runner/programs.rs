@@ -139,7 +139,7 @@ impl Lines {
         }
     }
 
-    /// Passes on the last line without a newline.
+    /// Passes on the last, unterminated line.
     pub(super) fn end(self, mut line: impl FnMut(&str)) {
         if !self.0.is_empty() {
             line(String::from_utf8_lossy(&self.0).trim_end());
@@ -195,7 +195,7 @@ mod tests {
         let mut text = String::new();
         said.read_to_string(&mut text).expect("text");
         let daemon = text.lines().find_map(|pid| pid.parse().ok()).expect("a process id");
-        // It may have ended already, because its output has no reader.
+        // It may have ended already, because the reader of its output is gone.
         let _ = kill(Pid::from_raw(daemon), Signal::SIGKILL);
         let Err(ProgramError::Failed { status, complaint, .. }) = ended else { panic!("{ended:?}") };
         assert_eq!((status.code(), complaint.len()), (Some(3), LINE_BYTES_MAX));

@@ -15,7 +15,7 @@ use crate::{
     systemd::{SystemdError, answer, bus},
 };
 
-/// Reason why the shutdown was not requested.
+/// Error in requesting the shutdown.
 #[derive(Debug, thiserror::Error)]
 enum RebootError {
     #[error("cannot start the runtime")]
@@ -31,7 +31,7 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
         Some("required") => true,
         Some(_) => return Err(Refused::param("when", "expected one of: always, required")),
     };
-    // A demo on a laptop must not reboot the laptop.
+    // Protects a laptop from a reboot by a demo.
     if std::env::var_os(INVOCATION).is_none() {
         return Err(Refused::NotAService);
     }
@@ -45,7 +45,7 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
 fn work(wall: &str, only_if_required: bool, report: &Report) -> Outcome {
     let reason = match facts::reboot_required(Path::new("/")) {
         (true, reason) => format!("the host wants it: {reason}"),
-        // Without a marker, no reboot is required.
+        // Only a marker requires a reboot.
         (false, _) if only_if_required => {
             let message = "no reboot is required".to_owned();
             report.line(&message);

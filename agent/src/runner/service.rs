@@ -88,7 +88,7 @@ impl ServiceError {
     }
 }
 
-/// Explains a unit that is not `loaded`, from its `LoadState` in systemd.unit(5).
+/// Explains why loading a unit failed, from its `LoadState` in systemd.unit(5).
 fn not_loaded(unit: &str, load: &str) -> String {
     match load {
         "not-found" => format!("there is no unit {unit} on this machine"),
@@ -319,7 +319,7 @@ fn journal(unit: &str, report: &Report) -> String {
     if own.is_empty() { String::new() } else { format!("; its journal ends: {}", own.join(" | ")) }
 }
 
-/// Reads the journal; empty if there is none. Its only time limit is the item's.
+/// Reads the journal; empty if it is missing. Its only time limit is the item's.
 fn read_journal(which: &[&str]) -> Vec<String> {
     let mut command = Command::new("journalctl");
     command.args(which).args(["--output", "cat", "--no-pager", "--quiet"]);
@@ -339,7 +339,7 @@ mod tests {
             (Job::Start, "done", "inactive", "success", "", ended),
             (Job::Start, "done", "inactive", "success", "ConditionPathExists=/x", "not met is ConditionPathExists=/x"),
             (Job::Start, "done", "failed", "exit-code", "", "unit a.service failed: failed (x), exit-code"),
-            // The unit itself did not fail, and nothing happened.
+            // The unit itself is fine, but nothing happened.
             (
                 Job::Start,
                 "dependency",

@@ -29,7 +29,7 @@ use crate::{
 use archive::{Archive, ArchiveError};
 use engine::EngineError;
 
-/// Default directory of copies, without `path`.
+/// Default of the param `path`: directory of copies.
 const DIR_DEFAULT: &str = "/srv/backup/swarm";
 /// Minimum of managers for a consistent copy: it stops one, and fewer than three cannot spare any.
 const MANAGERS_MIN: usize = 3;
@@ -103,7 +103,7 @@ struct Label<'a> {
     taken_at_ms: u64,
 }
 
-/// Reason why there is no copy.
+/// Reason why the copy failed.
 #[derive(Debug, thiserror::Error)]
 enum BackupError {
     #[error(transparent)]

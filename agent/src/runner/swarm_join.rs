@@ -1,6 +1,6 @@
 //! Brings the machine into its cluster's Docker Swarm through the Docker Engine: initialises it, or joins it as a
 //! manager or worker. The coordinator decides which, and through which managers, right before the start. The token
-//! comes as a secret input and appears in no param, argv or log. A repeat finds the work done.
+//! comes as a secret input and is absent from params, argv and logs. A repeat finds the work done.
 //!
 //! It never leaves a swarm: an engine in another one is an error that a person must resolve. It only undoes its own
 //! failed join, because Docker keeps that and would refuse the next.
@@ -28,7 +28,7 @@ use crate::{
     swarm::local_info,
 };
 
-/// Default address for other engines, without `listen`.
+/// Default of the param `listen`: address for other engines.
 const LISTEN_DEFAULT: &str = "0.0.0.0:2377";
 /// Timeout of one request to the engine. A join that takes longer than Docker's limit of 20 s continues in the
 /// background.
@@ -49,7 +49,7 @@ struct Wanted {
     token: Option<String>,
 }
 
-/// Reason why the machine is not in its swarm.
+/// Reason why the join failed.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error(transparent)]
@@ -204,7 +204,7 @@ fn next(way: &SwarmWay, info: &SwarmInfo) -> Result<Step, JoinError> {
     }
 }
 
-/// Error of a faulty engine. Without a node id, it was never admitted.
+/// Error of a faulty engine. A missing node id means that it was never admitted.
 fn reported(info: &SwarmInfo) -> JoinError {
     let error = info.error.clone();
     if info.node.is_some() { JoinError::Engine(error) } else { JoinError::Failed(error) }
@@ -280,7 +280,7 @@ async fn verify(docker: &Docker, wanted: &Wanted, info: &SwarmInfo, ours: bool) 
     let swarm_id = match &wanted.join.way {
         SwarmWay::Member { swarm, node: known } if *known == node => swarm.clone(),
         SwarmWay::Join { swarm, .. } if ours => swarm.clone(),
-        // A worker cannot ask for the swarm's id. The coordinator can ask the managers.
+        // Only managers know the swarm's id. The coordinator can ask them.
         SwarmWay::Join { .. } if !info.manager => return Err(JoinError::Changed),
         SwarmWay::Init | SwarmWay::Join { .. } if info.manager => own_swarm(docker, wanted, &node).await?,
         SwarmWay::Foreign { node: known } if *known != node => return Err(JoinError::Changed),

@@ -32,7 +32,7 @@ fn others(dir: &Path) -> Option<String> {
     foreign(&found).or_else(|| (found.mode() & (WORLD | STICKY) == WORLD).then(|| "everybody".to_owned()))
 }
 
-/// Owner, if it is neither root nor us.
+/// Owner, if it is a user other than root and us.
 fn foreign(found: &fs::Metadata) -> Option<String> {
     let owner = Uid::from_raw(found.uid());
     let name = || User::from_uid(owner).ok().flatten().map_or_else(|| owner.to_string(), |user| user.name);
@@ -43,7 +43,7 @@ fn foreign(found: &fs::Metadata) -> Option<String> {
 /// owner by root's intention.
 pub(super) fn planted_by(path: &Path) -> Option<String> {
     let everybody = fs::metadata(path.parent()?).is_ok_and(|parent| parent.mode() & WORLD != 0);
-    // The owner of a link counts, not that of its target.
+    // The owner of the link itself counts.
     fs::symlink_metadata(path).ok().filter(|_| everybody).and_then(|found| foreign(&found))
 }
 

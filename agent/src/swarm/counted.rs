@@ -7,8 +7,8 @@ use muster_proto::{convert::as_line, model::SwarmService};
 
 use super::lives;
 
-/// A service with its tasks counted. None: it has no fixed number of tasks. That applies to global services, to jobs,
-/// and to services whose tasks Docker never restarts (`--restart-condition none`): they never regain a lost task, so
+/// A service with its tasks counted. None: its number of tasks is variable. That applies to global services, to jobs,
+/// and to services whose tasks Docker never restarts (`--restart-condition none`): a lost task is lost for good, so
 /// waiting would be endless.
 pub(super) fn counted_of(service: Service, tasks: &[Task]) -> Option<SwarmService> {
     let (id, spec) = (service.id?, service.spec?);
@@ -34,7 +34,7 @@ fn state(task: &Task) -> Option<TaskState> {
     task.status.as_ref()?.state
 }
 
-/// Number of finished replicas: one task has completed, and no other runs or will. They do not count as missing.
+/// Number of finished replicas: one task has completed, and all others have ended. They count as present.
 fn completed<'a>(tasks: impl Iterator<Item = &'a Task>) -> usize {
     let mut slots: BTreeMap<i64, BTreeSet<bool>> = BTreeMap::new();
     for task in tasks.filter(|task| lives(task) || state(task) == Some(TaskState::COMPLETE)) {

@@ -17,8 +17,9 @@ const RUNTIME_MARGIN: Duration = Duration::from_secs(120);
 /// Delay from systemd's TERM to its KILL at shutdown: time for exec-item to end the program and report it.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// `muster-item-<item>-<generation>-<attempt>.service`. An item's name is a DNS label, so it needs no escapes and the
-/// unit's name has at most 115 of the 255 bytes. The two numbers at the end have no dashes, so the name parses back.
+/// `muster-item-<item>-<generation>-<attempt>.service`. An item's name is a DNS label, which is valid unescaped, and
+/// the unit's name has at most 115 of the 255 bytes. The two numbers at the end are free of dashes, so the name parses
+/// back.
 pub(crate) fn name(key: &AttemptKey) -> String {
     format!("{PREFIX}{}-{}-{}{SUFFIX}", key.item, key.generation, key.attempt)
 }
@@ -33,7 +34,7 @@ pub(crate) fn key(name: &str) -> Result<AttemptKey, InvalidKey> {
     }
 }
 
-/// Unit of an attempt. It contains neither params nor secrets, because all users can read a unit's properties.
+/// Unit of an attempt. It omits params and secrets, because all users can read a unit's properties.
 pub(crate) struct Wanted<'a> {
     pub(crate) key: &'a AttemptKey,
     /// Path of `muster-agent`.
@@ -108,7 +109,7 @@ impl UnitState {
         !self.has_job && self.active == "active"
     }
 
-    /// Is it neither active nor in transition?
+    /// Is it down, with no job pending?
     pub(crate) fn is_down(&self) -> bool {
         !self.has_job && matches!(self.active.as_str(), "inactive" | "failed")
     }
@@ -118,7 +119,7 @@ impl UnitState {
         !self.has_job && self.active == "inactive" && self.result == "success"
     }
 
-    /// Did it fail, with no further restart by systemd?
+    /// Did it fail, with no restart by systemd pending?
     pub(crate) fn has_failed(&self) -> bool {
         self.is_down() && !self.is_finished()
     }
@@ -142,7 +143,7 @@ pub(crate) struct ServiceEnd {
     pub(crate) status: i32,
 }
 
-/// Meaning of an end for an attempt whose exec-item left no outcome.
+/// Meaning of an end for an attempt with a missing outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The whole unit was ended for this reason: the attempt failed.

@@ -266,7 +266,7 @@ async fn failed_handlers_run_in_the_next_attempt() {
 async fn handlers_of_a_killed_playbook_run_in_the_next_attempt() {
     let waits = "until test -e {{ site }}/go; do touch {{ site }}/waits; sleep 0.1; done";
     let slow = |first: &str| format!("    - name: slow\n      ansible.builtin.shell: \"{first}{waits}\"\n");
-    // In the middle, the task has made its change, but Ansible does not know it yet.
+    // In the middle, the task has made its change before Ansible knows of it.
     let within = "      args: {creates: \"{{ site }}/x\"}\n      \
                   notify: [\"restart {{ 'it' }}\", \"te{{ 'll' }} {{ whom }}\"]\n";
     for in_the_middle in [false, true] {
@@ -303,7 +303,7 @@ async fn a_handler_that_nothing_reaches_keeps_the_item_open() {
         "{}",
         exit.message
     );
-    // The playbook without the failing task and without the notifying one: the handlers still run.
+    // The playbook after the removal of the failing and the notifying task: the handlers still run.
     instead_of_settings(&site, "");
     again(&mut request);
     let exit = site.run(&request).await;
@@ -324,7 +324,7 @@ async fn handlers_of_an_earlier_content_are_not_lost() {
     fs::write(site.path("stuck"), "").expect("written");
     assert_eq!(site.run(&request).await.state, failed(2));
     rename_handler(&site);
-    // The same item cannot know that the restart is obsolete, and reports what to do.
+    // The obsolete restart is unknown to the same item, which reports what to do.
     again(&mut request);
     let exit = site.run(&request).await;
     assert_eq!((exit.state, ran(&site).as_str()), (failed(-1), "t"), "{}", exit.message);

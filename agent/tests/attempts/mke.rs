@@ -1,6 +1,6 @@
 //! The runner `mke` on a separate Docker Engine, with a stand-in for MKE's image, because MKE requires a licence. The
-//! stand-in prints its arguments and ends; the test itself performs MKE's further actions. Without a running Docker
-//! Engine the test is skipped with a note.
+//! stand-in prints its arguments and ends; the test itself performs MKE's further actions. If Docker is not running,
+//! the test is skipped with a note.
 
 use std::{
     fs,
@@ -211,7 +211,7 @@ fn is_running(site: &Site, request: &Request) -> bool {
 #[tokio::test]
 async fn mke_is_there_when_its_proxy_and_its_controller_say_so() {
     if !Path::new(SOCKET).exists() {
-        // Bypass the capture of passing tests' output: this one passes without any check.
+        // Bypass the capture of passing tests' output: this one was skipped.
         writeln!(std::io::stderr(), "NOT TESTED: the runner mke, for no Docker Engine runs here (no {SOCKET})").ok();
         return;
     }
@@ -231,7 +231,7 @@ async fn mke_is_there_when_its_proxy_and_its_controller_say_so() {
     assert_eq!((&exit.state, exit.message.as_str()), (&ItemState::Succeeded, "MKE 1 runs and is healthy"), "{exit:?}");
     assert!(exit.output_tail.contains("stand-in: install --san a.example, as admin\n"), "{}", exit.output_tail);
 
-    // Again, with the same credentials: it is found and does not run.
+    // Again, with the same credentials: it is found and skipped.
     let site = Site::new();
     let install = request(&site, &controller, "install", "1", "");
     engine.begin(&site, &install).await;
@@ -253,7 +253,7 @@ async fn mke_is_there_when_its_proxy_and_its_controller_say_so() {
     assert_eq!((&exit.state, exit.message.as_str()), (&ItemState::Succeeded, "MKE 2 runs and is healthy"), "{exit:?}");
     assert!(exit.output_tail.contains("--manual-worker-upgrade, as admin\n"), "{}", exit.output_tail);
 
-    // A failed run is not followed by a wait.
+    // A failed run ends the item at once.
     let site = Site::new();
     let back = request(&site, &controller, "upgrade", "1", "--exit-7");
     engine.begin(&site, &back).await;

@@ -88,7 +88,7 @@ impl Site {
         }
     }
 
-    /// Runs it to its end without the agent, in this environment.
+    /// Runs it to its end directly, without the agent, in this environment.
     pub(crate) async fn run_in(&self, request: &Request, environment: &[(&str, &str)]) -> Exit {
         self.attempts.create(request, &[]).expect("create");
         let mut exec_item = Command::new(env!("CARGO_BIN_EXE_muster-agent"));

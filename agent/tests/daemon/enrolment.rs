@@ -98,7 +98,7 @@ async fn a_renewed_certificate_that_cannot_be_saved_is_used_all_the_same() {
     let machine = Machine::enrolled(&coordinator).await;
     let _agent = machine.run();
     let _first = coordinator.welcomed(1).await;
-    // A new file cannot replace a directory.
+    // Replacing a directory by a file fails.
     let path = machine.state().join("identity.json");
     std::fs::remove_file(&path).expect("removed");
     std::fs::create_dir_all(path.join("in-the-way")).expect("made");

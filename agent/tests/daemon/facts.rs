@@ -31,7 +31,7 @@ async fn what_changed_is_told_and_nothing_else_is() {
     };
     assert_eq!(told, expected);
 
-    // The next session sends them from the start; without a matching address there is none.
+    // The next session sends them from the start; a choice that matches no address yields none.
     session.end(tonic::Status::aborted("SessionReplaced: for the test")).await;
     let mut session = coordinator.session().await;
     assert_eq!(session.hello.facts, told, "the choice is kept");
@@ -39,7 +39,7 @@ async fn what_changed_is_told_and_nothing_else_is() {
     assert_eq!(facts(&mut session).await, HostFacts { internal_ip: None, ..told.clone() });
     session.end(tonic::Status::aborted("SessionReplaced: for the test")).await;
 
-    // Unchanged facts are never sent again; a change during a session is sent.
+    // Only changed facts are sent again, also during a session.
     let mut session = coordinator.session().await;
     session.welcome_to(1, "lo", "192.0.2.0/24").await;
     let mut told = session.hello.facts.clone();

@@ -59,7 +59,7 @@ impl Machine {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("spawned");
-        // A command that reads no input may have ended already.
+        // A command that ignores its input may have ended already.
         child.stdin.take().expect("a pipe").write_all(stdin.as_bytes()).await.ok();
         let output = timeout(DEADLINE, child.wait_with_output()).await.expect("in time").expect("an end");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

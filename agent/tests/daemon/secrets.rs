@@ -85,7 +85,7 @@ fn exec_item_pid(machine: &Machine) -> Pid {
     pid.expect("an exec-item")
 }
 
-/// A machine whose item runs with its secret. Two files then contain the value.
+/// A machine with a running item that uses its secret. Two files then contain the value.
 async fn running(coordinator: &mut Coordinator) -> (Machine, tokio::process::Child, Session) {
     *coordinator.calls.secret.lock().expect("whole") = Some(format!("{VALUE}\n").into_bytes());
     let machine = Machine::enrolled(coordinator).await;

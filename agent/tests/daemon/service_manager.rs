@@ -74,7 +74,7 @@ async fn a_service_manager_hears_when_it_is_ready_and_what_it_is_at() {
     assert_eq!(timeout(DEADLINE, agent.wait()).await.expect("in time").expect("an end").code(), Some(0));
 }
 
-/// The engine reads the outcome of an attempt; on a pipe without a writer it blocks for ever.
+/// The engine reads the outcome of an attempt; on a pipe that has no writer it blocks for ever.
 #[tokio::test]
 async fn a_wedged_engine_does_not_feed_the_watchdog() {
     const WATCHDOG_MS: u64 = 600;

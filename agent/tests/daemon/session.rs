@@ -49,7 +49,7 @@ async fn a_swarm_call_is_answered_while_an_item_runs() {
     let mut session = coordinator.welcomed(3).await;
     session.assign(3, 1, vec![script("a", &waiting(&machine))]).await;
     until(|| lines(&machine, "began") == 1).await;
-    // There is an answer with or without a Docker Engine. tests/nodes covers the answers of engines.
+    // There is an answer on any machine, Docker Engine or not. tests/nodes covers the answers of engines.
     for (id, epoch) in [(7, 3), (8, 2)] {
         let call = SwarmCall { id, epoch: Epoch(epoch), op: SwarmOp::Info };
         session.send(ToAgent::SwarmCall((&call).into())).await;
@@ -117,7 +117,7 @@ async fn an_item_survives_its_agent_and_is_reported_once() {
     for round in 0..3 {
         agent.kill().await.expect("killed");
         if round == 2 {
-            // It ends while no agent runs.
+            // It ends while the agent is down.
             std::fs::write(machine.path("go"), "").expect("a file");
             until(|| lines(&machine, "ended") > 0).await;
         }

@@ -13,7 +13,7 @@ fn items_run_in_order_and_one_at_a_time() {
     assert!(matches!(effects.first(), Some(Effect::Record(records)) if records.len() == 2), "one sync: {effects:?}");
     assert_eq!(started_key(&effects), Some(key("b", 1, 1)));
     assert_eq!(started_key(&rig.end(key("b", 1, 1), ItemState::Succeeded)), None);
-    // The same items under a new generation: nothing to do.
+    // The same items under a new generation stay as they are.
     assert_eq!(started_key(&rig.receive(assignment(1, 2, vec![item("a", "1"), item("b", "1")]))), None);
     // A new version of one item: only that one runs.
     let effects = rig.receive(assignment(1, 3, vec![item("a", "1"), item("b", "2")]));
@@ -56,7 +56,7 @@ fn a_failed_item_is_retried_after_its_backoff_and_then_waits_for_a_person() {
     cleared.cleared_attempts = 3;
     let effects = rig.receive(assignment(1, 2, vec![cleared.clone(), item("b", "1")]));
     assert_eq!(started_key(&effects), Some(key("a", 2, 4)));
-    // A repeated retry changes nothing.
+    // A repeated retry has no effect.
     rig.end(key("a", 2, 4), ItemState::Failed { exit_code: 1, retryable: false });
     assert_eq!(started_key(&rig.receive(assignment(1, 3, vec![cleared]))), None);
     assert_eq!(rig.core.wake_at(), None);
@@ -130,7 +130,7 @@ fn a_start_that_failed_is_retried() {
         (ItemState::Failed { exit_code: -1, retryable: true }, "no space")
     );
     assert!(rig.core.wake_at().is_some());
-    // Reports on an attempt that is not running change nothing.
+    // Reports on other attempts than the running one have no effect.
     assert_eq!(rig.step(Input::StartFailed { key: key("a", 1, 1), message: String::new() }), []);
     assert_eq!(rig.end(key("a", 1, 1), ItemState::Succeeded), []);
 }

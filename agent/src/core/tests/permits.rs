@@ -17,7 +17,7 @@ fn asked(effects: &[Effect]) -> Option<u64> {
     })
 }
 
-/// An agent with a link and a full disk, so that received items are not started at once.
+/// An agent with a link and a full disk, so that received items wait.
 fn held_up() -> Rig {
     let mut rig = Rig::new();
     rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });

@@ -38,7 +38,7 @@ fn nearly_a_log() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(line, 0..6).prop_map(|lines| lines.concat())
 }
 
-/// Recovery from an unreadable file: nothing was changed, the line is named, and a reset starts a new ledger.
+/// Recovery from an unreadable file: it is unchanged, the error names the line, and a reset starts a new ledger.
 fn has_a_way_out(bytes: &[u8], error: &LedgerError) {
     let text = error.to_string();
     assert!(text.contains("LedgerCorrupt") && text.contains(", line ") && text.contains("ledger reset"), "{text}");

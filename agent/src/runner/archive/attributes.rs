@@ -21,7 +21,7 @@ pub(super) struct Attributes {
     mtime: (i64, i64),
 }
 
-/// Attribute that could not be set, with the reason.
+/// Failed attribute, with the reason.
 pub(super) enum AttributeError {
     /// The archive requires something that this machine lacks.
     Refused(String),
@@ -29,7 +29,7 @@ pub(super) enum AttributeError {
 }
 
 impl Attributes {
-    /// Reads the attributes. Err: a number that is not a valid Linux user.
+    /// Reads the attributes. Err: a number outside Linux's range of users.
     pub(super) fn of(member: &Member) -> Result<Self, &'static str> {
         let id =
             |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or("has an owner that is none of Linux");
@@ -51,7 +51,7 @@ impl Attributes {
         }
         // A link has no permissions of its own.
         if !kind.is_symlink() {
-            // A non-root agent could not empty a directory that it may not write to.
+            // A non-root agent needs write access to a directory to empty it later.
             let own = if kind.is_dir() && !geteuid().is_root() { 0o700 } else { 0 };
             let mode = self.mode | own;
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("set the mode of"))?;

@@ -20,7 +20,7 @@ use super::{
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
-/// Mode of a directory that the archive does not list.
+/// Mode of a directory that is absent from the archive.
 pub(super) const DIRECTORY_MODE: u32 = 0o755;
 /// Size of the copy buffer.
 const COPY_BYTES: usize = 256 * 1024;
@@ -29,7 +29,7 @@ const COPY_BYTES: usize = 256 * 1024;
 pub(super) struct Placed {
     /// Attributes of the directory itself, if the archive has them.
     pub(super) root: Option<Attributes>,
-    /// Number of entries whose owner differs from the archive's.
+    /// Number of entries with another owner than in the archive.
     pub(super) disowned: u64,
 }
 
@@ -191,7 +191,7 @@ impl Unpacking<'_> {
             return Err(Problem::entry(&link, "is a link that leads out of the archive"));
         }
         let root = self.directories.remove(Path::new(""));
-        // Deepest first: a directory without search permission blocks the ones below it.
+        // Deepest first: a directory's mode may block access to the ones below it.
         for (inside, attributes) in self.directories.iter().rev() {
             let set = attributes.set(&self.root.join(inside), self.owners);
             set.map_err(|error| Problem::attribute(inside, error))?;
@@ -213,7 +213,7 @@ fn below(name: &Path) -> Option<PathBuf> {
     Some(inside)
 }
 
-/// Is every component a directory and none a link?
+/// Is every component a real directory, as opposed to a link?
 fn is_real_directory(root: &Path, inside: &Path) -> bool {
     let mut path = root.to_owned();
     inside.components().all(|part| {
@@ -264,7 +264,7 @@ fn copy(mut from: impl Read, to: &mut File, path: &Path, buffer: &mut [u8]) -> R
     }
 }
 
-/// Limits the number of bytes read; an excess is an error, not an end of file.
+/// Limits the number of bytes read; an excess is an error rather than an end of file.
 struct Limited<R> {
     inner: R,
     left: u64,

@@ -141,7 +141,7 @@ mod tests {
         child.kill().expect("killed");
         child.wait().expect("ended");
         assert_eq!(told, Some(expected));
-        // A separate process makes the copy: a program that is open for writing cannot be executed.
+        // A separate process makes the copy: executing a program fails while it is open for writing.
         assert!(Command::new("cp").arg("/bin/sleep").arg(&app).status().expect("cp").success());
         let mut child = Command::new(app.join("sleep")).arg("60").spawn().expect("started");
         let expected = format!("process sleep (pid {}) runs {}", child.id(), app.join("sleep").display());

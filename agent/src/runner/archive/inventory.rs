@@ -147,13 +147,13 @@ fn walk(dir: &Path, visit: &mut dyn FnMut(String, &Path, &Metadata) -> io::Resul
     Ok(())
 }
 
-/// Unique text of a path in one line, with escapes where it is not plain text.
+/// Unique text of a path in one line, with escapes for anything beyond plain text.
 fn shown(path: &Path) -> String {
     let plain = path.to_str().filter(|text| !text.contains(|c: char| c == '\\' || c.is_control()));
     plain.map_or_else(|| path.as_os_str().as_bytes().escape_ascii().to_string(), str::to_owned)
 }
 
-/// Fingerprint of an entry, without its times.
+/// Fingerprint of an entry, times excluded.
 fn fingerprint(path: &Path, found: &Metadata) -> io::Result<ItemHash> {
     let mut digest = Context::new(&SHA256);
     // The mode includes the file type.

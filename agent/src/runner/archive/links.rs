@@ -1,5 +1,5 @@
 //! Targets of symbolic links. They are checked when everything is unpacked, and resolved as the kernel would: any form
-//! of a link is allowed as long as it stays inside. During unpacking nothing is ever written through a link.
+//! of a link is allowed as long as it stays inside. Unpacking itself never writes through a link.
 
 use std::{
     ffi::OsString,

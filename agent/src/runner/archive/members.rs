@@ -21,7 +21,7 @@ const BLOCK_BYTES: u64 = super::sparse::BLOCK_BYTES as u64;
 /// Maximum size of an extended header or name: attributes of 64 KiB each, or the map of a sparse file.
 const HEADER_BYTES_MAX: u64 = 8 << 20;
 
-/// One member, without its content.
+/// Header data of one member.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: PathBuf,
@@ -38,12 +38,12 @@ pub(super) struct Member {
     pub(super) extents: Extents,
 }
 
-/// Reason why there is no next member.
+/// Error in reading the next member.
 #[derive(Debug)]
 pub(super) enum MemberError {
     /// Read error, truncation, or unknown format.
     Read(io::Error),
-    /// This member is not understood.
+    /// A feature of this member is unknown.
     Member(String, String),
 }
 
@@ -216,7 +216,7 @@ impl<R: Read> Members<R> {
         let xattrs = records.xattrs().map_err(|key| bad(&format!("has the attribute {key:?}, which is not kept")))?;
         let directory = name.ends_with(b"/");
         let kind = match header.entry_type() {
-            // Older formats had no separate type for directories.
+            // Older formats lack a separate type for directories.
             EntryType::Regular if directory => EntryType::Directory,
             EntryType::Continuous => EntryType::Regular,
             kind => kind,

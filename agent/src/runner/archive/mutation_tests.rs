@@ -1,5 +1,5 @@
-//! Archives with random changes: if both Muster and GNU tar unpack one, the results are equal, and nothing is written
-//! outside.
+//! Archives with random changes: if both Muster and GNU tar unpack one, the results are equal, and the outside is
+//! unchanged.
 
 use std::process::{Command, Stdio};
 

@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 
 use super::xattrs;
 
-/// Keys without effect on the unpacked content: who packed it, when and where.
+/// Keys that are irrelevant for the unpacked content: packer, time and place.
 const NOTES: [&str; 12] = [
     "atime",
     "ctime",
@@ -72,7 +72,7 @@ impl Records {
         self.values.get(key).map(Vec::as_slice)
     }
 
-    /// A decimal number. `Some(None)`: the value is not a number.
+    /// A decimal number. `Some(None)`: the value is invalid.
     #[expect(clippy::option_option, reason = "three answers, each used once")]
     pub(super) fn number(&self, key: &str) -> Option<Option<u64>> {
         self.get(key).map(number)

@@ -28,7 +28,7 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// A file without holes.
+    /// A completely stored file.
     pub(super) fn whole(size: u64) -> Self {
         Self { list: vec![Extent { at: 0, bytes: size }], size }
     }

@@ -85,7 +85,7 @@ impl Site {
         unpack(&File::open(&archive).expect("there"), format, &place)
     }
 
-    /// Checks that everything is unchanged and no partial result is left.
+    /// Checks that everything is unchanged and that partial results are gone.
     fn is_untouched(&self) {
         assert_eq!(fs::read_to_string(self.dir.path().join("victim")).expect("the victim"), "untouched");
         assert_eq!(fs::read_dir(self.dir.path().join("opt")).expect("opt").count(), 0);
@@ -255,7 +255,7 @@ fn a_new_archive_replaces_the_old_as_a_whole() {
     assert_eq!(names, [".muster-unpacked", "both"]);
     assert_eq!(fs::read_to_string(site.target().join("both")).expect("both"), "new");
     assert!(!site.dir.path().join("opt/app.muster-new").exists());
-    // A bad archive changes nothing.
+    // A bad archive leaves all as it is.
     site.unpack(Format::Tar, &tar(&[file("both", b"bad"), file("../x", b"")])).expect_err("leads out");
     assert_eq!(fs::read_to_string(site.target().join("both")).expect("both"), "new");
 }
@@ -322,7 +322,7 @@ fn foreign_content_is_named_and_kept() {
     std::os::unix::fs::symlink("app.conf", at("now")).expect("another link");
     refused("now");
     fs::remove_file(at("now")).expect("removed");
-    // A missing entry is no loss.
+    // A missing entry is harmless.
     assert!(site.unpack(Format::Tar, &two).expect("replaced"));
     assert_eq!(fs::read_to_string(at("bin/app")).expect("the app"), "two");
     assert!(at("now").exists());
@@ -522,7 +522,7 @@ proptest! {
         let site = Site::new();
         fs::write(site.dir.path().join("archive"), "").expect("a file");
         fs::create_dir(site.target()).expect("a directory");
-        // Links are checked at the end: a bad archive is never put in place.
+        // Links are checked at the end: a bad archive is rejected before it is put in place.
         let unpacked = entries::unpack(bytes.as_slice(), &site.target(), 1 << 20, Owners::Root);
         let root = fs::canonicalize(site.target()).expect("the target");
         for path in all_below(&root).into_iter().filter(|_| unpacked.is_ok()) {

@@ -18,7 +18,7 @@ pub(super) fn is_label(name: &[u8]) -> bool {
     LABELS.contains(&name)
 }
 
-/// All attributes except labels, by name; empty if the file system has none.
+/// All attributes except labels, by name; empty if the file system lacks support.
 pub(super) fn all(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut list = Vec::with_capacity(BYTES_MAX);
     match llistxattr(path, spare_capacity(&mut list)) {

@@ -49,7 +49,7 @@ pub(super) fn own(path: &Path) -> io::Result<Option<File>> {
     opened(OpenOptions::new().read(true), path, |found| found.is_file() && found.uid() == geteuid().as_raw())
 }
 
-/// Opens the file at the path itself if it passes the check. It neither follows a link nor waits on a FIFO.
+/// Opens the file at the path itself if it passes the check. It rejects links and avoids waiting on a FIFO.
 fn opened(options: &mut OpenOptions, path: &Path, good: impl Fn(&Metadata) -> bool) -> io::Result<Option<File>> {
     match options.custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path) {
         Ok(file) => Ok(good(&file.metadata()?).then_some(file)),
@@ -58,7 +58,7 @@ fn opened(options: &mut OpenOptions, path: &Path, good: impl Fn(&Metadata) -> bo
     }
 }
 
-/// Did an earlier attempt create it, with no other user able to write or link it?
+/// Is it an earlier attempt's file that only we can write and link?
 fn is_left_over(found: &Metadata) -> bool {
     found.is_file() && found.uid() == geteuid().as_raw() && found.nlink() == 1 && found.mode() & 0o022 == 0
 }
@@ -96,14 +96,14 @@ impl Part {
 
     /// Appends a chunk. After an error the file is unchanged, or [`Self::persist`] refuses it.
     pub(super) fn append(&mut self, chunk: &[u8]) -> io::Result<()> {
-        // A full disk may store the start of a chunk: the next chunk would then follow bytes that were never hashed.
+        // A full disk may store the start of a chunk: the next chunk would then follow unhashed bytes.
         self.file.write_all(chunk).inspect_err(|_| drop(self.file.set_len(self.bytes)))?;
         self.digest.update(chunk);
         self.bytes += chunk.len() as u64;
         Ok(())
     }
 
-    /// Free space in bytes. None: the file system does not report it.
+    /// Free space in bytes. None: the file system omits it.
     pub(super) fn room(&self) -> io::Result<Option<u64>> {
         let space = fstatvfs(&self.file)?;
         Ok((space.blocks() > 0).then(|| space.blocks_available().saturating_mul(space.fragment_size())))

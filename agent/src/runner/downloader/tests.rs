@@ -17,7 +17,7 @@ use web::{Asked, Web, send, send_cut, send_file};
 #[path = "../../../tests/attempts/web.rs"]
 mod web;
 
-/// Short retries for fast tests. The stall time is long, so that a busy computer never looks like a stalled server.
+/// Short retries for fast tests. The stall time is long, so that a server on a busy computer still passes.
 const HASTY: Patience = Patience {
     stall: Duration::from_secs(30),
     backoff: Duration::from_millis(1),
@@ -93,7 +93,7 @@ impl Site {
         message
     }
 
-    /// Expects a failure that leaves nothing at the path; returns its text.
+    /// Expects a failure that leaves the path empty; returns its text.
     fn fails(&self, retryable: bool, why: &str) -> String {
         let (result, lines) = self.run();
         let error = result.expect_err(why);
@@ -309,12 +309,12 @@ fn an_endless_file_ends_at_the_limit() {
     let site = Site::wanting(&body(), &web.url("/file")).with("max_bytes", "2000000");
     site.fails(false, "longer than the 2000000 bytes allowed");
     assert!(!site.part().exists());
-    // A file that is announced as too long is not even started.
+    // A file that is announced as too long is refused before its start.
     let web = counting(|_, _, stream| send(stream, "200 OK", "Content-Length: 2000001\r\n", b""));
     Site::wanting(&body(), &web.url("/file")).with("max_bytes", "2000000").fails(false, "longer than the 2000000");
 }
 
-/// Another writer, or a chunk that a full disk stored in part: the digest does not cover those bytes.
+/// Another writer, or a chunk that a full disk stored in part: the digest misses those bytes.
 #[test]
 fn what_is_not_what_was_hashed_is_never_put_in_place() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -353,7 +353,7 @@ fn what_does_not_fit_the_disk_is_not_begun() {
 
 #[test]
 fn a_slow_server_is_left_and_its_part_kept() {
-    // Sends nothing; sends a head only; sends a byte now and then.
+    // Stays silent; sends a head only; sends a byte now and then.
     let mute = |stream: &mut TcpStream| while stream.read(&mut [0; 64]).is_ok_and(|count| count > 0) {};
     for stage in 0..3 {
         let web = counting(move |_, _, stream| {
@@ -373,7 +373,7 @@ fn a_slow_server_is_left_and_its_part_kept() {
     }
 }
 
-/// A server behind a restarting proxy: no length, and the connection closes in the middle.
+/// A server behind a restarting proxy: it omits the length, and the connection closes in the middle.
 #[test]
 fn short_answer_without_length_is_retried_by_next_attempt() {
     let web = counting(|n, _, stream| send(stream, "200 OK", "", if n == 0 { &[1; 1000] } else { b"whole" }));

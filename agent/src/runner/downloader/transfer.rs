@@ -104,7 +104,7 @@ impl FetchError {
         }
     }
 
-    /// May another attempt help? A truncated answer without a length, or one from a middlebox, has the wrong digest;
+    /// May another attempt help? A truncated answer of unknown length, or one from a middlebox, has the wrong digest;
     /// the next may be right.
     const fn is_retryable(&self) -> bool {
         !matches!(self, Self::TooLong { .. })
@@ -119,7 +119,7 @@ impl FetchError {
     }
 }
 
-/// Reason why no mirror delivered.
+/// Reason of a failed transfer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransferError {
     #[error("cannot set up HTTP")]
@@ -143,7 +143,7 @@ fn list(errors: &[(Shown, FetchError)]) -> String {
     errors.iter().map(|(url, error)| format!("{url}: {}", with_sources(error))).collect::<Vec<_>>().join("; ")
 }
 
-/// A URL for people, without user, password, query and fragment, any of which may be secret.
+/// A URL for people. It omits user, password, query and fragment, any of which may be secret.
 #[derive(Clone, Debug)]
 pub(super) struct Shown(String);
 
@@ -186,7 +186,7 @@ struct Courier<'a> {
     report: &'a Report,
     runtime: Runtime,
     client: Client,
-    /// No CA certificates are installed: https cannot work, http can.
+    /// CA certificates are missing: only http works.
     rootless: bool,
 }
 
@@ -242,22 +242,22 @@ pub(super) fn transfer(
 fn backoff(first: Duration, passes: u32) -> Duration {
     let full = first.saturating_mul(1 << passes.saturating_sub(1).min(16)).min(BACKOFF_MAX);
     let mut random = [0; 1];
-    // Without randomness there is no jitter.
+    // If randomness fails, there is no jitter.
     let _ = aws_lc_rs::rand::fill(&mut random);
     let [random] = random;
     full / 2 + full.mul_f64(f64::from(random) / 512.0)
 }
 
-/// Builds the client. True: the machine has no CA certificates, and only http works.
+/// Builds the client. True: CA certificates are missing, and only http works.
 fn client(proxies: &Proxies) -> Result<(Client, bool), TransferError> {
     let rules = proxies.rules().map_err(TransferError::Client)?;
     let builder = || {
         let builder = Client::builder()
             .user_agent(concat!("muster-agent/", env!("CARGO_PKG_VERSION")))
             .redirect(redirect::Policy::limited(REDIRECTS_MAX))
-            // A URL may hold a token, which the next server must not learn.
+            // A URL may hold a token: hide it from the next server.
             .referer(false)
-            // Only configured proxies, without those of this process's environment.
+            // Only configured proxies, independent of this process's environment.
             .no_proxy()
             .connect_timeout(CONNECT_DEADLINE);
         rules.iter().cloned().fold(builder, reqwest::ClientBuilder::proxy)

@@ -22,8 +22,8 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// The controller at this port. The certificate is not verified: MKE signs it itself, and the probe sends nothing
-    /// confidential.
+    /// The controller at this port. Its certificate is accepted unverified: MKE signs it itself, and the probe sends
+    /// nothing confidential.
     pub(super) fn new(port: u16) -> Result<Self, MkeError> {
         let client = Client::builder().timeout(ANSWER_DEADLINE).danger_accept_invalid_certs(true).build();
         Ok(Self { client: client.map_err(MkeError::Client)?, url: format!("https://127.0.0.1:{port}/_ping") })

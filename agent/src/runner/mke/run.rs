@@ -25,7 +25,7 @@ use crate::{
     runner::programs::Lines,
 };
 
-/// MKE's container whose image tag is MKE's version.
+/// MKE's container with MKE's version as its image tag.
 pub(super) const PROXY: &str = "ucp-proxy";
 /// MKE's service on every node of its swarm, which installs the rest of MKE there.
 const SERVICE: &str = "ucp-agent";
@@ -116,11 +116,11 @@ pub(super) async fn left_over(docker: &Docker, wanted: &Wanted) -> Result<LeftOv
     }
 }
 
-/// Removes a finished run that no attempt handles any more, because an operator accepted or skipped the item. The
-/// engine keeps a container's environment on disk, and a run's environment has the administrator's password.
+/// Removes an abandoned finished run, after an operator accepted or skipped the item. The engine keeps a container's
+/// environment on disk, and a run's environment has the administrator's password.
 ///
 /// # Errors
-/// The engine does not answer or does not remove it.
+/// The engine is unresponsive, or the removal fails.
 pub(crate) async fn forget_ended(socket: &Path) -> Result<(), DockerError> {
     use ContainerStateStatusEnum::{DEAD, EXITED};
     let docker = docker::connect(socket, REQUEST_DEADLINE)?;
@@ -149,7 +149,7 @@ async fn remove(docker: &Docker) -> Result<(), MkeError> {
     }
 }
 
-/// Follows the run to its end without a timeout, and removes its container.
+/// Follows the run to its end, however long, and removes its container.
 pub(super) async fn to_its_end(docker: &Docker, action: Action, report: &Report) -> Result<(), MkeError> {
     follow(docker, report).await?;
     let code = exit_code(docker).await?;
@@ -195,7 +195,7 @@ pub(super) async fn start(docker: &Docker, wanted: &Wanted, version: &str, repor
         labels: Some(labels),
         host_config: Some(HostConfig {
             binds: Some(binds),
-            // With SELinux, a container with its own label may not use the engine's socket.
+            // With SELinux, a container with its own label is denied the engine's socket.
             security_opt: Some(vec!["label=disable".to_owned()]),
             ..HostConfig::default()
         }),

@@ -1,4 +1,5 @@
-//! apt and dpkg: parsing of their output, and their commands. No shell is involved; names follow `--`.
+//! apt and dpkg: parsing of their output, and their commands. They run directly rather than in a shell; names follow
+//! `--`.
 
 use std::{
     ffi::OsString,
@@ -21,7 +22,7 @@ const LOCK_RACE_SECONDS: u32 = 60;
 /// Locks of apt and dpkg, relative to the root.
 const LOCKS: [&str; 4] =
     ["var/lib/dpkg/lock-frontend", "var/lib/dpkg/lock", "var/lib/apt/lists/lock", "var/cache/apt/archives/lock"];
-/// dpkg's directory, relative to the root, for changes not yet in its record. It is empty unless dpkg was interrupted.
+/// dpkg's directory, relative to the root, for changes that its record lacks. It is empty unless dpkg was interrupted.
 const UPDATES: &str = "var/lib/dpkg/updates";
 
 /// apt of one root.
@@ -102,7 +103,7 @@ impl Apt {
         Err(PackageError::Broken { names: left.join(", "), source: cause })
     }
 
-    /// Packages that are neither completely installed nor completely removed, and dpkg's record if it is incomplete.
+    /// Half-installed and half-removed packages, and dpkg's record if it is incomplete.
     pub(super) fn unfinished(&self) -> Result<Vec<String>, PackageError> {
         let text = output_of(self.dpkg("dpkg-query").args(["-W", "-f", "${db:Status-Status} ${binary:Package}\n"]))?;
         let unfinished = |line: &str| {
@@ -133,7 +134,7 @@ impl Apt {
 
     /// Version and hold of a package in dpkg's record.
     fn status(&self, name: &str) -> (Option<String>, bool) {
-        // For an unknown name it fails and prints nothing.
+        // For an unknown name it fails with empty output.
         let format = "${db:Status-Want} ${db:Status-Status} ${Version}\n";
         let status = output_of(self.dpkg("dpkg-query").args(["-W", "-f", format, "--", name]));
         status.ok().as_deref().map(status_of).unwrap_or_default()
@@ -162,7 +163,7 @@ impl Apt {
         Ok(Seen { installed, held, candidate, available, older, providers })
     }
 
-    /// Performs the plan in one transaction, which removes nothing before everything is downloaded.
+    /// Performs the plan in one transaction, which removes packages only after everything is downloaded.
     pub(super) fn perform(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
         self.locks.wait(report)?;
         if !plan.install.is_empty() || !plan.remove.is_empty() {
@@ -187,7 +188,7 @@ impl Apt {
         Ok(())
     }
 
-    /// Refuses to remove packages that the item does not name, such as dependencies and dependents.
+    /// Refuses to remove packages other than those the item names, such as dependencies and dependents.
     fn refuse_other_removals(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
         let mut others = Vec::new();
         let native = output_of(Command::new("dpkg").arg("--print-architecture"))?;

@@ -97,7 +97,7 @@ fn packages_come_change_hold_and_go() {
     // Its dependency is installed with it and is protected from removal.
     assert_eq!(machine.done(&wants("user")), "installed user 1");
     assert_eq!(machine.file("lib").as_deref(), Some("2"));
-    // Download now and install later, without the repository.
+    // Download now and install later, with the repository gone.
     let download = Wanted { download_only: true, ..wants("tool=1.1") };
     assert_eq!(machine.done(&download), "downloaded tool 1.1");
     assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
@@ -168,7 +168,7 @@ fn a_download_leaves_the_machine_as_it_is() {
     // Unrelated errors are reported unchanged.
     assert_eq!(machine.refused(&download("tool=9")), "VersionNotFound: tool 9 cannot be had here; there are: 1.0");
     assert_eq!(machine.apt.unfinished().expect("readable"), ["tool"], "it was configured");
-    // While this file exists, apt does nothing.
+    // While this file exists, apt refuses to work.
     let status = fs::read_to_string(machine.root().join("var/lib/dpkg/status")).expect("a record");
     fs::write(machine.root().join(UPDATES).join("0001"), status).expect("written");
     let error = machine.refused(&download("tool=1.0"));
@@ -211,7 +211,7 @@ fn a_record_and_triggers_that_dpkg_did_not_finish_are_finished_first() {
 fn a_run_that_was_cut_off_is_finished_first() {
     let machine = Machine::new(&[("tool 1.0", ""), ("other 1", "")]);
     machine.done(&Wanted { update: true, ..wants("other") });
-    // State after a power cut: unpacked but never configured.
+    // State after a power cut: unpacked but still unconfigured.
     let deb = machine.dir.path().join("repository/tool_1.0_all.deb");
     output_of(machine.apt.dpkg("dpkg").arg("--unpack").arg(&deb)).expect("unpacked");
     assert_eq!(machine.apt.unfinished().expect("readable"), ["tool"]);
@@ -258,7 +258,7 @@ fn another_apt_is_waited_for_and_named() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("spawned");
-    // Keep it open: a holder that cannot write would end and release its lock.
+    // Keep it open: a holder with a closed pipe would end and release its lock.
     let mut said = holder.stdout.take().expect("a pipe");
     said.read_exact(&mut [0; 4]).expect("held");
     let remove = Wanted { remove: vec!["tool".to_owned()], ..Wanted::default() };

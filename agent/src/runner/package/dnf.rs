@@ -1,5 +1,5 @@
 //! dnf (version 4) and rpm: parsing of their output, and their commands. Versions are `[EPOCH:]VERSION-RELEASE`. Holds
-//! are those of dnf's plugin versionlock. rpm has no half-installed packages; an interrupted transaction leaves two
+//! are those of dnf's plugin versionlock. rpm knows only complete packages; an interrupted transaction leaves two
 //! versions of a package.
 
 use std::{
@@ -42,7 +42,7 @@ pub(super) struct Dnf {
     /// `/`, except in tests.
     root: PathBuf,
     locks: Locks,
-    /// A repository did not answer: dnf, which by default then does nothing, uses the others.
+    /// A repository is down: make dnf, which by default then refuses to work, use the others.
     skips_unavailable: Cell<bool>,
 }
 
@@ -139,7 +139,7 @@ impl Dnf {
         if all.lines().all(|name| seen.insert(name)) {
             return Ok(Vec::new());
         }
-        // dnf knows which packages allow it; it needs no repository for that.
+        // dnf knows which packages allow it, even offline.
         let mut query = self.dnf();
         query.args(["--disablerepo=*", "repoquery", "--duplicates", "--queryformat", "%{name}.%{arch}"]);
         let names: BTreeSet<String> =
@@ -149,13 +149,13 @@ impl Dnf {
 
     /// The installed version; the newest one if there are several, as of kernels.
     pub(super) fn installed(&self, name: &str) -> Option<String> {
-        // Fails for a name that is not installed.
+        // Fails for a missing package.
         let text = output_of(self.rpm().args(["--query", "--queryformat", "%{EVR}\n", name])).ok()?;
         text.lines().max_by(|one, other| rpm_evr_compare(one, other)).map(str::to_owned)
     }
 
     /// State of an item's packages, from rpm's record and the repositories' indexes. Each dnf query takes a second or
-    /// more, so packages that are as wanted are not queried.
+    /// more, so only packages that must change are queried.
     pub(super) fn look(&self, wanted: &Wanted, report: &Report) -> Result<BTreeMap<String, Seen>, PackageError> {
         let names = wanted.install.iter().map(|want| &want.name).chain(&wanted.remove);
         let installed: BTreeMap<&str, Option<String>> =
@@ -190,7 +190,7 @@ impl Dnf {
         installed.into_iter().map(seen).collect()
     }
 
-    /// Packages that provide a name which no package has.
+    /// Packages that provide a purely virtual name.
     fn providers(&self, name: &str, report: &Report) -> Result<Vec<String>, PackageError> {
         let mut query = self.dnf();
         query.args(["repoquery", "--available", "--whatprovides", name, "--queryformat", "%{name}"]);
@@ -199,7 +199,7 @@ impl Dnf {
         Ok(names.into_iter().collect())
     }
 
-    /// The versionlock entries, one per line; empty if dnf lacks the plugin and the item does not need it.
+    /// The versionlock entries, one per line; empty if dnf lacks the plugin and the item can do without it.
     fn locked(&self, is_needed: bool, report: &Report) -> Result<String, PackageError> {
         match self.output_of(self.dnf().args(["versionlock", "list"]), report) {
             Err(PackageError::Program(source)) if is_needed => Err(PackageError::NoHolds { source }),
@@ -294,7 +294,7 @@ impl Dnf {
         let changed = plan.change_held.then(|| installed().chain(&plan.remove)).into_iter().flatten();
         for name in plan.release.iter().chain(changed) {
             match self.output_of(self.dnf().args(["versionlock", "delete", name]), report) {
-                // It fails if there is no lock.
+                // It fails if the lock is missing.
                 Ok(_) | Err(PackageError::Program(_)) => {}
                 Err(error) => return Err(error),
             }

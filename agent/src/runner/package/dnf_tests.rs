@@ -118,7 +118,7 @@ fn nothing_is_taken_away_that_is_not_named() {
     let instead = Wanted { remove: vec!["old".to_owned()], ..wants("new") };
     let download = Wanted { download_only: true, ..instead.clone() };
     assert_eq!(machine.done(&download), "downloaded new 1-1");
-    // The replacement cannot be downloaded: then nothing is removed either.
+    // The replacement fails to download: then the old package stays.
     let (rpm, away) =
         (machine.dir.path().join("repository/noarch/new-1-1.noarch.rpm"), machine.dir.path().join("away"));
     fs::rename(&rpm, &away).expect("moved");

@@ -14,7 +14,7 @@ pub(super) struct Going {
     pub(super) removed: BTreeSet<(String, String)>,
     /// Packages that another one in the transaction replaces.
     pub(super) replaced: BTreeSet<(String, String)>,
-    /// The table is complete, and nothing was done.
+    /// The table is complete, and dnf stopped after the preview.
     pub(super) is_told: bool,
     /// The next rows list removed packages.
     removing: bool,

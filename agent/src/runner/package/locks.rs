@@ -100,7 +100,7 @@ impl Locks {
     }
 }
 
-/// dnf's locks are files with a process id: their release causes no event.
+/// dnf's locks are files with a process id: their release is invisible without polling.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
 fn wait_a_moment(moment: Duration) {
     thread::sleep(moment);
@@ -130,7 +130,7 @@ fn process_name(process: impl Display) -> String {
 fn freed(path: PathBuf, at_most: Duration) -> bool {
     let (tell, told) = channel();
     thread::spawn(move || {
-        // Take it and release it at once. apt itself reports a lock that cannot be taken.
+        // Take it and release it at once. apt itself reports a faulty lock file.
         if let Ok(file) = File::options().read(true).write(true).open(path) {
             let _ = fcntl(&file, FcntlArg::F_SETLKW(&write_lock()));
         }

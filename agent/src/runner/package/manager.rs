@@ -59,7 +59,7 @@ impl Manager {
         }
     }
 
-    /// Downloads the indexes of the repositories. Some = not all succeeded, with the cause.
+    /// Downloads the indexes of the repositories. Some = a part failed, with the cause.
     pub(super) fn refresh(&self, report: &Report) -> Result<Option<ProgramError>, PackageError> {
         match self {
             Self::Apt(apt) => apt.refresh(report),

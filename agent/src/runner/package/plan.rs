@@ -32,7 +32,7 @@ pub(super) struct Wanted {
 pub(super) struct Seen {
     /// The completely installed version.
     pub(super) installed: Option<String>,
-    /// It is held: others may not change it.
+    /// It is held: protected from changes by others.
     pub(super) held: bool,
     /// Version that is installed by default.
     pub(super) candidate: Option<String>,
@@ -40,7 +40,7 @@ pub(super) struct Seen {
     pub(super) available: Vec<String>,
     /// Available versions that are older than the installed one.
     pub(super) older: Vec<String>,
-    /// Packages that provide this name, if no package has it.
+    /// Packages that provide this name, if it is purely virtual.
     pub(super) providers: Vec<String>,
 }
 
@@ -112,7 +112,7 @@ pub(super) fn plan(wanted: &Wanted, seen: &BTreeMap<String, Seen>) -> Result<Pla
         plan.remove.push(name.clone());
     }
     if wanted.download_only && plan.install.is_empty() {
-        // Without a replacement there is nothing to download.
+        // A download needs packages to install; removals alone are skipped.
         return Ok(Plan::default());
     }
     Ok(plan)

@@ -33,7 +33,7 @@ pub(super) struct Archive {
     pub(super) files: usize,
 }
 
-/// Reason why there is no archive.
+/// Reason why the archive failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArchiveError {
     #[error(transparent)]

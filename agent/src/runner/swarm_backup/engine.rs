@@ -176,7 +176,7 @@ fn start() -> Result<(), EngineError> {
     succeed("systemctl", &["start", SERVICE], "starting Docker")
 }
 
-/// Is Docker neither running nor in transition?
+/// Is Docker inactive or failed, as opposed to running or in transition?
 fn is_stopped() -> bool {
     let state = output("systemctl", &["show", "--property", "ActiveState", "--value", SERVICE]);
     state.is_ok_and(|state| matches!(String::from_utf8_lossy(&state.stdout).trim(), "inactive" | "failed"))
