@@ -1,10 +1,10 @@
-//! Links the static agent with packed relocations. It is position independent and relocates itself when it starts, and
-//! reads its whole table of relocations for that: packed, that is 1.3 MiB less of resident memory on every machine.
+//! Links the static agent with packed relocations. The agent is position independent: it relocates itself when it
+//! starts and reads its whole relocation table for that. Packing saves 1.3 MiB of resident memory on every machine.
 #![allow(missing_docs, reason = "a build script has no readers of its documentation")]
 
 use std::{env, process::Command};
 
-/// The first C library that can relocate a program by a packed table (DT_RELR), as its release notes say.
+/// Oldest C library that can relocate a program by a packed table (DT_RELR), from its release notes.
 const GLIBC_MIN: (u32, u32) = (2, 36);
 
 fn main() {
@@ -14,13 +14,13 @@ fn main() {
     if is_static && glibc().is_some_and(|version| version >= GLIBC_MIN) {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
-    // A profile of its own for a package loses `strip` of the profile it is made from.
+    // A package's own profile loses the `strip` setting of the profile it inherits from.
     if is_static && env::var("PROFILE").as_deref() == Ok("release") {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
     }
 }
 
-/// The C library that is linked in: this machine's, for it is never built for another.
+/// Version of the C library that is linked in. It is this machine's: the agent is never cross-built.
 fn glibc() -> Option<(u32, u32)> {
     let answer = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
     let text = String::from_utf8(answer.stdout).ok()?;

@@ -1,6 +1,6 @@
-//! The agent's side of attempts: lays their directories down, starts exec-item on them, and reads what became of them.
-//! The directory is the whole truth: this remembers nothing, so a restarted agent sees what the old one saw. Only the
-//! engine calls it. It never runs a program itself and never decides that an attempt is over.
+//! The agent's side of attempts: creates their directories, starts exec-item on them, and reads the outcome. The
+//! directory is the only state, so a restarted agent sees what the old one saw. Only the engine calls this module.
+//! exec-item runs the programs, and the core decides when an attempt is over.
 
 mod dir;
 pub(crate) mod durable;
@@ -36,65 +36,65 @@ use crate::{
     systemd::unit::{Verdict, Wanted},
 };
 
-/// exec-item claims within milliseconds; after this long something is wrong with the machine.
+/// Timeout of the claim. exec-item claims within milliseconds; a longer delay means a fault of the machine.
 const CLAIM_DEADLINE: Duration = Duration::from_secs(30);
-/// Of exec-item's own complaint, what an error quotes.
+/// Bytes of exec-item's own error output that an error quotes.
 const COMPLAINT_BYTES_MAX: u64 = 2048;
-/// systemd gives up a unit within milliseconds.
+/// Timeout for a stale unit to go. systemd drops a unit within milliseconds.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
-/// How often a process that runs is looked at, whether it hangs.
+/// Interval between two checks whether a running process hangs.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Between two tries to take its place.
+/// Interval between two launches while a stale unit holds the name.
 const LAUNCH_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// The kernel closes `alive` and frees the lock in no promised order; the gap is microseconds.
+/// Delay before a retry: the kernel closes `alive` and frees the lock in any order, microseconds apart.
 const LOCK_GRACE: Duration = Duration::from_millis(2);
 
-/// What can go wrong with the record of an attempt. An attempt that fails is none of these, but an [`Exit`].
+/// Error in the record of an attempt, as opposed to a failed attempt, which is an [`Exit`].
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
-    /// The file system refused.
+    /// A file system error.
     #[error("cannot {what} {}", path.display())]
     File {
-        /// What we were doing.
+        /// The operation.
         what: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A file of the record is not JSON of its kind.
+    /// A file of the record is invalid JSON for its type.
     #[error("{} is not what muster-agent writes there", path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parse error.
         #[source]
         source: serde_json::Error,
     },
-    /// exec-item could not be launched.
+    /// The launch of exec-item failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// exec-item found no room on the disk, and has ended without beginning.
+    /// exec-item found the disk full and ended before it began.
     #[error("exec-item found no room for attempt {key}: {complaint}")]
     NoRoom {
-        /// Which attempt.
+        /// The attempt.
         key: AttemptKey,
-        /// What exec-item said.
+        /// exec-item's error output.
         complaint: String,
     },
-    /// exec-item did not begin. It may yet: see [`Attempts::bar`].
+    /// exec-item has yet to begin. It may still do so later: see [`Attempts::bar`].
     #[error("exec-item did not begin attempt {key}: {complaint}")]
     NotClaimed {
-        /// Which attempt.
+        /// The attempt.
         key: AttemptKey,
-        /// What exec-item said.
+        /// exec-item's error output.
         complaint: String,
     },
 }
 
 impl AttemptError {
-    /// Is it for want of disk space? Then nothing has begun, and nothing will by itself.
+    /// Is a full disk the cause? Then the attempt has not begun, and it needs a new start.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
@@ -111,41 +111,41 @@ pub struct Attempts {
     root: PathBuf,
     program: PathBuf,
     host: Host,
-    /// Where inputs lie while a program runs. None: in the attempts' own directories.
+    /// Directory of the inputs while a program runs. None: each attempt's own directory.
     inputs: Option<PathBuf>,
     proxies: Proxies,
 }
 
 impl Attempts {
-    /// Opens the directory, creates it if it is missing. `program` is the `muster-agent` to start as exec-item, on
+    /// Opens the directory and creates it if it is missing. `program` is the `muster-agent` to start as exec-item on
     /// `host`.
     ///
     /// # Errors
-    /// [`AttemptError::File`] if it cannot be created.
+    /// [`AttemptError::File`] if creating it fails.
     pub fn open(state_dir: &Path, program: PathBuf, host: Host) -> Result<Self, AttemptError> {
         let root = state_dir.join("attempts");
         private_dir(&root).map_err(|source| AttemptError::File { what: "create", path: root.clone(), source })?;
         Ok(Self { root, program, host, inputs: None, proxies: Proxies::default() })
     }
 
-    /// The same with inputs below `runtime_dir`, which is this agent's own and should be on tmpfs.
+    /// Places inputs below `runtime_dir`, which belongs to this agent and should be on tmpfs.
     ///
     /// # Errors
-    /// [`AttemptError::File`] if it cannot be used.
+    /// [`AttemptError::File`] if the directory is unusable.
     pub fn with_runtime_dir(self, runtime_dir: &Path) -> Result<Self, AttemptError> {
         let path = runtime_dir.join("inputs");
         private_dir(&path).map_err(|source| AttemptError::File { what: "create", path: path.clone(), source })?;
         Ok(Self { inputs: Some(path), ..self })
     }
 
-    /// The same with the site's proxies for what is fetched.
+    /// Sets the site's proxies for downloads.
     #[must_use]
     pub fn with_proxies(self, proxies: Proxies) -> Self {
         Self { proxies, ..self }
     }
 
-    /// Writes down what is to be done, and lays down the inputs that it needs; each [`Attempts::start`] follows one of
-    /// these. Again for the same key is harmless, whatever became of it.
+    /// Writes the request and the inputs of an attempt. Each [`Attempts::start`] follows one such call. It may be
+    /// repeated for the same key in any state of the attempt.
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -166,8 +166,8 @@ impl Attempts {
         })
     }
 
-    /// Removes what is left of an attempt's inputs, and of the site's proxies, which may hold a password: exec-item
-    /// does it at the end of the program, unless it was killed.
+    /// Removes the remaining inputs of an attempt and the site's proxies, which may hold a password. exec-item does
+    /// this when the program ends, unless exec-item was killed.
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -183,7 +183,7 @@ impl Attempts {
         Some(self.inputs.as_ref()?.join(key.to_string()))
     }
 
-    /// Every attempt that may have inputs or the site's proxies, in order.
+    /// Attempts that may have inputs or the site's proxies, in order.
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -198,7 +198,7 @@ impl Attempts {
         Ok(keys)
     }
 
-    /// Is there room on the disk to begin another attempt?
+    /// Is there disk space to begin another attempt?
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -211,15 +211,15 @@ impl Attempts {
         })
     }
 
-    /// Starts exec-item and returns once it has claimed the attempt, or found it claimed before: then it has done
-    /// nothing, and [`Attempts::inspect`] tells what became of the first.
+    /// Starts exec-item and returns once it has claimed the attempt. If the attempt was claimed before, the new
+    /// exec-item ends at once, and [`Attempts::inspect`] returns the outcome of the first.
     ///
     /// # Errors
     /// [`AttemptError::NoRoom`], [`AttemptError::NotClaimed`] or [`AttemptError::Launch`] if nothing has begun so far.
     pub async fn start(&self, key: &AttemptKey) -> Result<(), AttemptError> {
         let dir = self.dir(key);
         let file = |source| AttemptError::File { what: "watch", path: dir.begun(), source };
-        // Open before exec-item is there: what it closes right away must not be missed.
+        // Open before exec-item starts, because it may close the pipe at once.
         let begun = pipe::OpenOptions::new().open_receiver(dir.begun()).map_err(file)?;
         let (stdout, stderr) = (dir.begun(), dir.stderr());
         let wanted = Wanted {
@@ -228,11 +228,11 @@ impl Attempts {
             args: [crate::exec_item::STAGE.as_ref(), dir.path().as_os_str()],
             stdout: &stdout,
             stderr: &stderr,
-            // exec-item says what is wrong with a request that cannot be read.
+            // exec-item reports an unreadable request itself.
             timeout: dir.request().map_or(Duration::MAX, |request| Duration::from_millis(request.timeout_ms)),
         };
         if !self.host.launch(&wanted).await? {
-            // Of an agent that died right after. Begun or not, nothing is to be started beside it.
+            // An agent that died right after the launch left this unit. A second process must not start beside it.
             if !matches!(dir.find()?, Found::NotStarted) {
                 return Ok(());
             }
@@ -254,7 +254,7 @@ impl Attempts {
         Err(if no_room { AttemptError::NoRoom { key, complaint } } else { AttemptError::NotClaimed { key, complaint } })
     }
 
-    /// The host gives up the unit of that name in its own time; another follows it.
+    /// The host drops the old unit of that name after a delay; retry until then.
     async fn take_the_place_of_another(&self, wanted: &Wanted<'_>) -> Result<(), LaunchError> {
         let until = Instant::now() + GIVEN_UP_WITHIN;
         while !self.host.launch(wanted).await? && Instant::now() < until {
@@ -263,21 +263,21 @@ impl Attempts {
         Ok(())
     }
 
-    /// Sees to it that an attempt which could not be started never is, by claiming it: an exec-item that was asked for
-    /// may come late. False = it has begun after all.
+    /// Prevents a failed start from succeeding late, by claiming the attempt: a requested exec-item may still come.
+    /// False = it has begun after all.
     ///
     /// # Errors
-    /// [`AttemptError::File`]: it may begin yet.
+    /// [`AttemptError::File`]: it may still begin.
     pub fn bar(&self, key: &AttemptKey) -> Result<bool, AttemptError> {
         match self.dir(key).claim() {
-            // Without a directory there is nothing to begin with.
+            // exec-item needs the directory to begin.
             Err(AttemptError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(true),
             claimed => claimed,
         }
     }
 
-    /// What is known of an attempt that left no outcome: how its host ended, and what exec-item complained of. If it
-    /// was ended as a whole, that is its outcome; else nobody knows how far it came.
+    /// Explains an attempt that ended without an outcome: how its host ended and what exec-item printed. If the host
+    /// ended it as a whole, that is its outcome; otherwise its progress is unknown.
     pub async fn explain(&self, key: &AttemptKey, found: Found) -> Found {
         if found != Found::Lost {
             return found;
@@ -286,7 +286,7 @@ impl Attempts {
             Ok(Some(Verdict::Ended(message))) => return Found::Exited(Exit::of_lost(message)),
             Ok(Some(Verdict::Unknown(what))) => Some(what),
             Ok(None) => None,
-            // A host that does not answer proves nothing.
+            // An unresponsive host proves nothing.
             Err(error) => Some(with_sources(&error)),
         };
         let handlers = self.dir(key).request().ok().and_then(|request| self.dir(key).handlers_left(&request));
@@ -294,25 +294,25 @@ impl Attempts {
         if why.is_empty() { Found::Lost } else { Found::Exited(Exit::of_unknown(&why.join(": "))) }
     }
 
-    /// Lets the host forget an attempt whose outcome is recorded elsewhere. Nothing there is as good.
+    /// Makes the host drop an attempt whose outcome is recorded elsewhere. Succeeds if the host has dropped it already.
     ///
     /// # Errors
-    /// [`AttemptError::Launch`] if the host does not answer.
+    /// [`AttemptError::Launch`] if the host is unresponsive.
     pub async fn release(&self, key: &AttemptKey) -> Result<(), AttemptError> {
         Ok(self.host.release(key).await.map_err(LaunchError::from)?)
     }
 
-    /// Lets the host forget all attempts but the one that runs.
+    /// Makes the host drop all attempts except the running one.
     ///
     /// # Errors
-    /// [`AttemptError::Launch`] if the host does not answer.
+    /// [`AttemptError::Launch`] if the host is unresponsive.
     pub async fn release_others(&self, running: Option<&AttemptKey>) -> Result<(), AttemptError> {
         Ok(self.host.release_others(running).await.map_err(LaunchError::from)?)
     }
 
-    /// Is it this machine's, and no attempt of one that was enrolled before it? One whose request cannot be read is.
-    /// Without a request nothing has begun, for it is durable with the claim; or a removal was cut off, and a removed
-    /// attempt proves nothing.
+    /// Does the attempt belong to this machine, rather than to an earlier enrolment on this disk? True if its request
+    /// is unreadable. False if its request is missing: the request is durable with the claim, so nothing has begun. Or
+    /// a removal was interrupted, and a removed attempt is no evidence.
     #[must_use]
     pub fn is_of(&self, key: &AttemptKey, machine: MachineId) -> bool {
         match self.dir(key).request() {
@@ -322,7 +322,7 @@ impl Attempts {
         }
     }
 
-    /// What an attempt leaves for a new ledger.
+    /// Evidence of an attempt for a new ledger.
     ///
     /// # Errors
     /// As [`Attempts::inspect`].
@@ -335,7 +335,7 @@ impl Attempts {
         Ok(Trace { key, hash, found })
     }
 
-    /// What became of it, as far as its directory proves.
+    /// State of an attempt, as far as its directory proves it.
     ///
     /// # Errors
     /// [`AttemptError::Damaged`] or [`AttemptError::File`].
@@ -343,8 +343,8 @@ impl Attempts {
         self.dir(key).find()
     }
 
-    /// Waits until no exec-item runs it, and says what became of it: never `Running`. No deadline of its own:
-    /// exec-item holds the item's time limit, and its death ends the wait too.
+    /// Waits until exec-item is gone and returns the attempt's state, which is never `Running`. There is no timeout
+    /// here: exec-item enforces the item's time limit, and its death ends the wait too.
     ///
     /// # Errors
     /// As [`Attempts::inspect`].
@@ -357,7 +357,8 @@ impl Attempts {
                 found => return Ok(found),
             }
             let file = |source| AttemptError::File { what: "watch", path: dir.alive(), source };
-            // Nobody writes to it: it becomes readable when its last writer is gone. One that hangs never goes.
+            // The pipe carries no data: it becomes readable when its last writer closes it. A hanging process keeps it
+            // open.
             match timeout(LOOK_AGAIN_AFTER, alive.map_err(file)?.readable()).await {
                 Err(_) => continue,
                 Ok(gone) => gone.map_err(file)?,
@@ -369,19 +370,19 @@ impl Attempts {
         }
     }
 
-    /// How far its transfer has come, if it is one.
+    /// Progress of its transfer, if it is one.
     #[must_use]
     pub fn progress(&self, key: &AttemptKey) -> Option<Progress> {
         self.dir(key).progress()
     }
 
-    /// Its output, from `tail_bytes` before the end, or all that is kept.
+    /// Output of an attempt, from `tail_bytes` before the end, or everything kept.
     #[must_use]
     pub fn output(&self, key: &AttemptKey, tail_bytes: Option<u64>) -> OutputReader {
         OutputReader::new(self.dir(key), tail_bytes)
     }
 
-    /// Forgets an attempt whose outcome is recorded elsewhere. Not there is as good.
+    /// Removes an attempt whose outcome is recorded elsewhere. Succeeds if it is missing.
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -391,25 +392,25 @@ impl Attempts {
         remove_tree(&path).map_err(|source| AttemptError::File { what: "remove", path, source })
     }
 
-    /// Forgets the oldest of these attempts, if what is kept of all takes too much. The newest, which is under way, is
-    /// the first of them.
+    /// Removes the oldest of these attempts if all of them exceed the disk quota. The first is the newest, which is
+    /// under way.
     ///
     /// # Errors
-    /// [`AttemptError::File`]; what is left is removed another time.
+    /// [`AttemptError::File`]; the rest is removed on a later call.
     pub fn make_room(&self, newest_first: &[AttemptKey]) -> Result<(), AttemptError> {
-        // Not there any more, or not yet: it takes nothing.
+        // A missing directory has size 0.
         let bytes_of = |key: &AttemptKey| room::bytes_of(self.dir(key).path()).unwrap_or(0);
         let attempts = newest_first.iter().map(|key| (key.clone(), bytes_of(key)));
         room::beyond(attempts).iter().try_for_each(|key| self.remove(key))
     }
 
-    /// Where its record is; for people.
+    /// Directory of its record, for people.
     #[must_use]
     pub fn directory(&self, key: &AttemptKey) -> PathBuf {
         self.dir(key).path().to_owned()
     }
 
-    /// Every attempt that has a directory, in order.
+    /// Attempts that have a directory, in order.
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -422,7 +423,7 @@ impl Attempts {
     }
 }
 
-/// The attempts that have an entry in a directory, in order.
+/// Attempts with an entry in a directory, in order.
 fn keys_in(dir: &Path) -> Result<Vec<AttemptKey>, AttemptError> {
     let failed = |source| AttemptError::File { what: "list", path: dir.to_owned(), source };
     let mut keys = Vec::new();

@@ -1,36 +1,36 @@
-//! Why the agent starts nothing, for `muster-agent status`: a small file, there while it is so. News, not a record:
-//! never synced, and nothing is decided by it. The engine tells, the status reads.
+//! Status file for `muster-agent status`: why the agent is blocked. It exists only while a reason holds. It is best
+//! effort: never synced, and ignored by all decisions. The engine writes it, the status command reads it.
 
 use muster_proto::model::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::{attempt::durable, config::StateDir, core::AgentBlocked, host::unix_ms};
 
-/// Why nothing is started.
+/// Reason why the agent is blocked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockReport {
-    /// Its named reason.
+    /// The named reason.
     pub reason: Reason,
-    /// What is the matter, in one sentence.
+    /// Description of the problem in one sentence.
     pub message: String,
-    /// Since when it is so. Unix milliseconds.
+    /// Start of the condition, in Unix milliseconds.
     pub since_ms: u64,
 }
 
 impl BlockReport {
-    /// The report of the agent that runs here or ran here last.
+    /// Report of the agent that runs here or ran here last.
     #[must_use]
     pub fn load(dir: &StateDir) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(dir.blocked()).ok()?).ok()
     }
 }
 
-/// Keeps the file true.
+/// Keeps the file up to date.
 #[derive(Debug)]
 pub(crate) struct BlockNews {
     dir: StateDir,
-    /// What the file says, since when; None: not yet looked.
+    /// Content of the file and its start time; None: unknown so far.
     told: Option<Option<(AgentBlocked, u64)>>,
 }
 
@@ -39,14 +39,14 @@ impl BlockNews {
         Self { dir: dir.clone(), told: None }
     }
 
-    /// Writes what is new. Only news: a full disk must not end the agent.
+    /// Writes a change, best effort: a full disk must not end the agent.
     pub(crate) fn tell(&mut self, blocked: Option<&AgentBlocked>) {
         let told = self.told.as_ref().map(Option::as_ref);
         if told.is_some_and(|told| told.map(|(told, _)| told) == blocked) {
             return;
         }
         let new = blocked.map(|blocked| {
-            // The words may change while the reason stays.
+            // The text may change while the reason stays.
             let same = told.flatten().filter(|(told, _)| told.reason == blocked.reason);
             (blocked.clone(), same.map_or_else(unix_ms, |(_, since_ms)| *since_ms))
         });

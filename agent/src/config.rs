@@ -1,5 +1,5 @@
-//! What the machine's own administrator may set, and where the agent keeps what it keeps. It is little: what a machine
-//! should be comes from the coordinator.
+//! Settings of the machine's administrator, and paths of the agent's files. The settings are few: the coordinator
+//! defines what a machine should be.
 
 use std::{
     io,
@@ -15,12 +15,12 @@ use serde::Deserialize;
 
 use crate::attempt::private_dir;
 
-/// The configuration file, unless told otherwise; need not be there.
+/// Default configuration file; it may be missing.
 pub const FILE_DEFAULT: &str = "/etc/muster/agent.toml";
-/// Where the agent keeps its identity and its record, unless told otherwise.
+/// Default state directory, with the agent's identity and record.
 pub const STATE_DIR_DEFAULT: &str = "/var/lib/muster/agent";
 
-/// `` `muster-agent …` `` as it is typed on this machine: with the state directory, if it is not the usual one.
+/// `` `muster-agent …` `` as typed on this machine, with the state directory if it differs from the default.
 #[must_use]
 pub(crate) fn command(words: &str, state_dir: Option<&Path>) -> String {
     match state_dir.filter(|dir| *dir != Path::new(STATE_DIR_DEFAULT)) {
@@ -29,22 +29,22 @@ pub(crate) fn command(words: &str, state_dir: Option<&Path>) -> String {
     }
 }
 
-/// Settings as the file has them; an option on the command line wins.
+/// Settings of the file; a command line option takes precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
-    /// Where the agent keeps its identity and its record.
+    /// Directory of the agent's identity and record.
     pub state_dir: Option<PathBuf>,
-    /// `HOST:PORT` of the coordinator that `muster-agent enroll` turns to; several with commas between them.
+    /// `HOST:PORT` of the coordinator for `muster-agent enroll`; several are separated by commas.
     pub coordinator: Option<String>,
-    /// The proxy that downloads go through, or `none`. May hold a password.
+    /// Proxy for downloads, or `none`. It may hold a password.
     pub proxy: Option<String>,
-    /// What is reached without it, as `no_proxy` has it everywhere.
+    /// Hosts that are reached without the proxy, in the usual `no_proxy` syntax.
     pub no_proxy: Option<String>,
 }
 
 impl Settings {
-    /// What the file says: the one that was named, which must be there, or else [`FILE_DEFAULT`], if it is.
+    /// Reads the named file, which must exist, or else [`FILE_DEFAULT`] if it exists.
     ///
     /// # Errors
     /// [`ConfigFileError`].
@@ -61,7 +61,8 @@ impl Settings {
 pub struct StateDir(PathBuf);
 
 impl StateDir {
-    /// The directory at that path, which need not be there yet. A relative path is made absolute: attempts are told it.
+    /// The directory at that path, which may be missing so far. A relative path is made absolute because attempts
+    /// receive it.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
@@ -70,22 +71,22 @@ impl StateDir {
     /// Creates it, readable by its owner only.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn create(&self) -> io::Result<()> {
         private_dir(&self.0)
     }
 
-    /// Is it, as far as it is there, ours alone to change, and so is the record of the attempts in it?
+    /// Checks that only we can change the directory and the record of attempts in it, as far as they exist.
     ///
     /// # Errors
-    /// [`StateDirFault`], which says what mends it.
+    /// [`StateDirFault`], which says how to fix it.
     pub fn check(&self) -> Result<(), StateDirFault> {
         let us = geteuid().as_raw();
         state_dir::check(&self.0, us, &[us])?;
         state_dir::check(&self.0.join("attempts"), us, &[us])
     }
 
-    /// Is it where a coordinator of this host keeps its record?
+    /// Is it the state directory of a coordinator on this host?
     #[must_use]
     pub fn is_coordinators(&self) -> bool {
         self.0.join("store").is_file()
@@ -97,25 +98,25 @@ impl StateDir {
         &self.0
     }
 
-    /// Who this machine is, with its key.
+    /// Path of the machine's identity with its key.
     #[must_use]
     pub fn identity(&self) -> PathBuf {
         self.0.join("identity.json")
     }
 
-    /// The key that an enrolment asks with, until there is an identity.
+    /// Path of the key used for enrolment, until there is an identity.
     #[must_use]
     pub fn enrolment_key(&self) -> PathBuf {
         self.0.join("enrolment.key")
     }
 
-    /// Why nothing is started; news, there only while it is so.
+    /// Path of the reason why the agent is blocked; best effort, present only while a reason holds.
     #[must_use]
     pub fn blocked(&self) -> PathBuf {
         self.0.join("blocked.json")
     }
 
-    /// How the link is; news, not a record.
+    /// Path of the link's status; best effort.
     #[must_use]
     pub fn link(&self) -> PathBuf {
         self.0.join("link.json")

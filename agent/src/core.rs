@@ -1,6 +1,6 @@
-//! The agent's core: what this machine's agent does about anything that happens. PURE and sans-IO: an [`Input`] and the
-//! time go in, [`Effect`]s come out, in the order they must be performed. The engine performs them on a real machine,
-//! the simulator on a made-up one; both drive this very code. It must never read a clock, a file or a socket.
+//! The agent's core: its reaction to every event. PURE and sans-IO: an [`Input`] and the time go in, [`Effect`]s come
+//! out in the order of execution. The engine executes them on a real machine, the simulator on a simulated one; both
+//! drive this code. It must never read a clock, a file or a socket.
 
 mod accept;
 mod decide;
@@ -42,12 +42,11 @@ use inputs::Fetch;
 use permit::Permits;
 use reboot::Waiting;
 
-/// Events that are under way to the coordinator at one time: at most this many times a status (about 13 KiB) wait in
-/// the link's queue.
+/// Maximum of events in flight to the coordinator. It bounds the link's queue to this many statuses of about 13 KiB.
 pub const EVENTS_IN_FLIGHT_MAX: usize = 64;
-/// Statuses that may wait for an acknowledgement. Above it nothing new is started: an event is never dropped.
+/// Maximum size of unacknowledged statuses. Above it the agent starts nothing new, because events are never dropped.
 pub const OUTBOX_BYTES_MAX: usize = 6 * 1024 * 1024;
-/// Attempts whose directories are kept for their output, the newest, as far as the disk's share for all of them goes.
+/// Number of newest attempts whose directories are kept for their output, within the disk quota of all of them.
 pub const ATTEMPTS_KEPT: usize = 256;
 
 const DISK_FULL: AgentBlocked = AgentBlocked {
@@ -62,7 +61,7 @@ const OUTBOX_FULL: AgentBlocked = AgentBlocked {
     message: Cow::Borrowed("too many results wait for the coordinator; nothing new is started until it has taken them"),
 };
 
-/// The coordinator has an event that the ledger never held.
+/// The coordinator has an event that the ledger lacks.
 const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
     reason: Reason::LedgerBehind,
     message: Cow::Borrowed(
@@ -74,7 +73,7 @@ const BEHIND_REPORTS: AgentBlocked = AgentBlocked {
     ),
 };
 
-/// The ledger has been further than it is.
+/// The ledger's mark is ahead of the ledger.
 const BEHIND_MARK: AgentBlocked = AgentBlocked {
     reason: Reason::LedgerBehind,
     message: Cow::Borrowed(
@@ -84,7 +83,7 @@ const BEHIND_MARK: AgentBlocked = AgentBlocked {
     ),
 };
 
-/// An attempt has a directory, and the ledger never held its start.
+/// An attempt has a directory, but the ledger lacks its start.
 fn behind_attempt(key: &AttemptKey) -> AgentBlocked {
     let message = format!(
         "attempts/{key} is newer than anything its ledger holds of that item, as where the ledger was restored from a \
@@ -94,43 +93,43 @@ fn behind_attempt(key: &AttemptKey) -> AgentBlocked {
     AgentBlocked { reason: Reason::LedgerBehind, message: message.into() }
 }
 
-/// What the core has to know of its agent.
+/// Configuration of the core.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// As enrolled.
+    /// Name of the machine at enrolment.
     pub machine: MachineName,
-    /// Has this build the runner of that name?
+    /// Does this build have the runner of that name?
     pub supports: fn(&str) -> bool,
 }
 
-/// The agent's decisions and what they rest on: the ledger, which is durable, and the rest, which a restart forgets.
+/// The agent's decisions and their basis: the durable ledger, and the volatile state, which a restart loses.
 #[derive(Clone, Debug)]
 pub struct Core {
     config: Config,
     ledger: LedgerState,
     /// None until [`Input::Started`].
     boot_id: Option<String>,
-    /// There is a session with a coordinator that is not older than one we have seen.
+    /// There is a session with a coordinator whose epoch is at least the highest seen.
     link_up: bool,
     /// Highest event sent on this session.
     sent: Seq,
-    /// What the coordinator of this session knows of our being blocked.
+    /// The blocked reason that the coordinator of this session knows.
     told_blocked: Option<AgentBlocked>,
     disk_full: bool,
-    /// There was no room to begin what is due, whatever was known of the disk: for what.
+    /// What needed the disk space that was missing for a due attempt. Independent of `disk_full`.
     no_room: Option<String>,
-    /// The ledger is older than it was: what proves it.
+    /// The ledger is older than it once was: the proof.
     behind: Option<AgentBlocked>,
     permits: Permits,
-    /// The inputs that are waited for now.
+    /// Inputs that are awaited now.
     fetch: Option<Fetch>,
     /// When the last attempt ended, as far as this process knows: the start of a retry's backoff.
     ended_mono_ms: u64,
-    /// Of the reboot item that is recorded as running.
+    /// Wait of the reboot item that is recorded as running.
     waiting: Option<Waiting>,
 }
 
-/// What one step comes to, in the order of performance.
+/// Results of one step, in the order of execution.
 #[derive(Default)]
 struct Step {
     records: Vec<Record>,
@@ -139,7 +138,7 @@ struct Step {
 }
 
 impl Core {
-    /// A core on top of what the ledger holds. Does nothing before [`Input::Started`].
+    /// A core on top of the ledger's content. It is idle before [`Input::Started`].
     #[must_use]
     pub const fn new(config: Config, ledger: LedgerState) -> Self {
         Self {
@@ -159,13 +158,13 @@ impl Core {
         }
     }
 
-    /// What the durable record comes to.
+    /// Current state of the durable record.
     #[must_use]
     pub const fn ledger(&self) -> &LedgerState {
         &self.ledger
     }
 
-    /// Takes one input; returns what to do, in order. A step with nothing new returns nothing.
+    /// Processes one input and returns the effects in order. A step without changes returns an empty list.
     #[must_use]
     pub fn step(&mut self, input: Input, now: Now) -> Vec<Effect> {
         let mut step = Step::default();
@@ -198,7 +197,7 @@ impl Core {
         step.into_effects()
     }
 
-    /// When a [`Input::Tick`] is next of use, on the monotonic clock: the end of a retry's backoff or of a wait.
+    /// Monotonic time of the next useful [`Input::Tick`]: the end of a retry's backoff or of a wait.
     #[must_use]
     pub fn wake_at(&self) -> Option<u64> {
         if self.waiting.is_some() {
@@ -216,14 +215,14 @@ impl Core {
         }
     }
 
-    /// Is the ledger older than it was? Then nothing that an attempt has left may be removed: it is the proof, and all
-    /// that is known of what ran.
+    /// Is the ledger older than it once was? Then keep everything that attempts left: it is the proof, and the only
+    /// knowledge of what ran.
     #[must_use]
     pub const fn is_behind(&self) -> bool {
         self.behind.is_some()
     }
 
-    /// Attempts whose directories are kept, newest first, but the one that runs before all. Every other may be deleted.
+    /// Attempts whose directories are kept: the running one first, then newest first. All others may be deleted.
     #[must_use]
     pub fn kept_attempts(&self) -> Vec<AttemptKey> {
         let mut slots: Vec<&Slot> = self.ledger.slots.values().collect();
@@ -231,13 +230,13 @@ impl Core {
         slots.into_iter().take(ATTEMPTS_KEPT).map(Slot::key).collect()
     }
 
-    /// Why nothing new is started, or not the item that is due, if that is so.
+    /// Reason why the agent or the due item is blocked.
     #[must_use]
     pub fn blocked(&self) -> Option<AgentBlocked> {
         self.stopped().or_else(|| self.fetch.as_ref()?.blocked(self.link_up))
     }
 
-    /// Why nothing at all is started.
+    /// Reason why the agent is blocked.
     fn stopped(&self) -> Option<AgentBlocked> {
         if self.behind.is_some() {
             self.behind.clone()
@@ -263,7 +262,7 @@ impl Core {
     }
 
     fn traces_found(&mut self, attempts: &[AttemptKey], mark: Option<&Mark>) {
-        // Planted: what lies beside the ledger proves nothing.
+        // Seeded bug: ignore the evidence beside the ledger.
         if planted("agent-trust-old-ledger") {
             return;
         }
@@ -288,20 +287,20 @@ impl Core {
         self.sent = self.ledger.acked;
         self.told_blocked = None;
         self.permits.new_session();
-        // What was asked on the session before may be lost.
+        // Requests of the previous session may be lost.
         if let Some(fetch) = &mut self.fetch {
             fetch.ask_at_once();
         }
     }
 
     fn saw(&mut self, epoch: Epoch, code: AuthCode, step: &mut Step) {
-        // Planted: the fence against older coordinators is forgotten in a crash.
+        // Seeded bug: a crash loses the fence against older coordinators.
         if epoch > self.ledger.epoch && !planted("agent-forget-epoch") {
             self.record(Record::EpochSeen(epoch, code), step);
         }
     }
 
-    /// The attempt stays recorded as the one that is begun next, and counts once.
+    /// Keeps the attempt recorded as the next to begin; it counts once.
     fn no_room(&mut self, key: AttemptKey, message: &str) {
         if self.is_running(&key) {
             self.no_room = Some(as_line(message));
@@ -310,7 +309,7 @@ impl Core {
     }
 
     fn received(&mut self, assignment: Assignment, now: Now, step: &mut Step) {
-        // Of numbers that it may have seen before it knows nothing: what proves that it is behind stays as it is.
+        // The ledger's number range is uncertain: keep the proof that it is behind.
         if self.is_behind() {
             return;
         }
@@ -330,12 +329,12 @@ impl Core {
     }
 
     fn acked(&mut self, seq: Seq, proof: AckProof, step: &mut Step) {
-        // For good, as long as we run: the missing part does not come back by itself.
+        // Permanent while this process runs, because the missing part is lost.
         if self.link_up && seq > self.ledger.last_seq && self.behind.is_none() {
             self.behind = Some(BEHIND_REPORTS);
         }
         let outbox = &self.ledger.outbox;
-        // An acknowledgement of what was never sent on this session is not ours.
+        // Ignore an acknowledgement beyond what this session has sent.
         if self.link_up && seq <= self.sent && outbox.first_key_value().is_some_and(|(first, _)| *first <= seq) {
             self.record(Record::Acked(seq, proof), step);
         }
@@ -352,7 +351,7 @@ impl Core {
     }
 
     fn inspected(&mut self, key: &AttemptKey, found: Found, now: Now, step: &mut Step) {
-        // Planted: an attempt whose process was lost is started once more under the same number.
+        // Seeded bug: start a lost attempt once more under the same number.
         let restart = planted("agent-restart-lost") && found == Found::Lost;
         match self.ledger.running().filter(|slot| slot.key() == *key) {
             None => {}
@@ -378,13 +377,13 @@ impl Core {
         let exit = match found {
             Found::Running => return step.acts.push(Effect::Follow(key.clone())),
             Found::Exited(exit) => exit,
-            // Not started, though it was followed: somebody deleted its directory.
+            // It was followed, so a missing start means that its directory was deleted.
             Found::Lost | Found::NotStarted => outcome::lost(rebooted),
         };
         self.finish(key, exit, now, step);
     }
 
-    /// Records the outcome of the attempt that runs.
+    /// Records the outcome of the running attempt.
     fn finish(&mut self, key: &AttemptKey, exit: Exit, now: Now, step: &mut Step) {
         let Some(slot) = self.ledger.slots.get(&key.item) else { return };
         let status = Arc::new(outcome::status(&slot.status, exit, now));
@@ -399,11 +398,11 @@ impl Step {
     fn into_effects(self) -> Vec<Effect> {
         let record = (!self.records.is_empty()).then_some(Effect::Record(self.records));
         let sends = self.sends.into_iter().map(Effect::Send);
-        // Planted: the process is started before its start is durable.
+        // Seeded bug: start the process before its start is durable.
         if planted("agent-start-before-record") {
             return self.acts.into_iter().chain(record).chain(sends).collect();
         }
-        // Planted: the coordinator hears of an event that a crash can still undo.
+        // Seeded bug: send an event that a crash can still undo.
         if planted("agent-send-before-record") {
             return sends.chain(record).chain(self.acts).collect();
         }

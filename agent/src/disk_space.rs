@@ -1,22 +1,22 @@
-//! Room on the disk of the state directory: bytes and files (inodes). Without either nothing new is begun.
+//! Free space on the disk of the state directory: bytes and files (inodes). If either runs out, new attempts wait.
 
 use std::{io, path::Path};
 
 use nix::sys::statvfs::statvfs;
 
-/// With less free space than this for the agent, its disk counts as full.
+/// Minimum of free bytes for the agent; below it the disk counts as full.
 const FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// With fewer files than this left to make, too: an attempt takes about 15, what its program makes aside.
+/// Minimum of free files; below it the disk counts as full. An attempt takes about 15, besides those of its program.
 const FREE_FILES_MIN: u64 = 256;
 
-/// Is there room for another attempt?
+/// Is there space for another attempt?
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub(crate) fn has_room(dir: &Path) -> io::Result<bool> {
     let space = statvfs(dir)?;
     let free_bytes = space.blocks_available().saturating_mul(space.fragment_size());
-    // A file system that makes inodes as it needs them (btrfs) counts none.
+    // A file system that allocates inodes on demand (btrfs) reports 0.
     let files = (space.files() > 0).then(|| space.files_available());
     Ok(is_enough(free_bytes, files))
 }
@@ -25,7 +25,7 @@ fn is_enough(free_bytes: u64, free_files: Option<u64>) -> bool {
     free_bytes >= FREE_BYTES_MIN && free_files.is_none_or(|free| free >= FREE_FILES_MIN)
 }
 
-/// Is there no space left: on the disk, or of what this user may have of it?
+/// Is the disk full, or this user's quota exhausted?
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,5 +1,5 @@
-//! The loop: takes what happens, lets the core decide, performs the effects in their order. The only user of the ledger
-//! and the only one that starts attempts. It decides nothing itself.
+//! The main loop: receives events, asks the core, and performs the effects in order. It is the only user of the ledger
+//! and the only starter of attempts. All decisions are the core's.
 
 mod attempts;
 
@@ -31,35 +31,35 @@ use crate::{
 };
 use attempts::{follow, forget_ended_runs, forget_inputs, inspect, release, remove, start};
 
-/// How often the disk's space is looked at.
+/// Interval of the disk space check.
 const DISK_EVERY: Duration = Duration::from_secs(30);
-/// How long an acknowledgement may wait to be written down.
+/// Longest delay before an acknowledgement is written.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
-/// What ends the engine. Only a signal is no error.
+/// Error that ends the engine. The end by a signal is a success.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The ledger failed: what the disk holds is unknown, so the process ends and reads it again.
+    /// The ledger failed: the disk's content is unknown, so the process ends and reads it again.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// The attempts cannot be read.
+    /// The attempts are unreadable.
     #[error(transparent)]
     Attempts(#[from] AttemptError),
-    /// The link's task ended, which only a bug can bring about.
+    /// The link's task ended, which only a bug can cause.
     #[error("the link to the coordinator has ended by itself")]
     LinkGone,
-    /// A file of the machine cannot be read.
+    /// A file of the machine is unreadable.
     #[error("cannot read the machine's {what}")]
     Host {
-        /// Which.
+        /// Name of the file.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// What the tasks that follow attempts and ask the swarm tell the engine.
+/// Messages to the engine from the tasks that follow attempts and call the swarm.
 #[derive(Debug)]
 enum FromAttempt {
     Input(Input),
@@ -68,7 +68,7 @@ enum FromAttempt {
     Fetched { key: AttemptKey, generation: Generation, outcome: Result<Vec<ItemInput>, String> },
 }
 
-/// The agent at work.
+/// The running agent.
 pub struct Engine {
     core: Core,
     ledger: Ledger<FileDisk>,
@@ -77,7 +77,7 @@ pub struct Engine {
     clock: Clock,
     dir: StateDir,
     session: Option<SessionHandle>,
-    /// What was just fetched, while the core decides whether it starts the attempt.
+    /// Fetched inputs, while the core decides whether to start the attempt.
     inputs: Vec<ItemInput>,
     blocked: BlockNews,
     logs: LogStreams,
@@ -88,7 +88,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine over an open ledger.
+    /// An engine on an open ledger.
     #[must_use]
     pub fn new(
         machine: MachineName,
@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// Works until `stop` completes; attempts that run go on without it.
+    /// Runs until `stop` completes; running attempts continue.
     ///
     /// # Errors
     /// [`EngineError`]: end the process.
@@ -192,7 +192,7 @@ impl Engine {
     fn hear_link(&mut self, message: Option<FromLink>) -> Result<(), EngineError> {
         match message {
             Some(FromLink::HelloWanted { facts, answer }) => {
-                // A link that asks no more needs no answer.
+                // The link may have stopped waiting for the answer.
                 answer.send(self.core.hello(*facts)).ok();
                 Ok(())
             }
@@ -215,7 +215,7 @@ impl Engine {
             Some(FromLink::LogWanted { request_id, item, follow }) => {
                 if let Some(session) = &self.session {
                     let key = self.core.newest_attempt(item.as_ref());
-                    // What has ended, or is gone, is not waited for.
+                    // Only the running attempt is followed.
                     let follow = follow && key.as_ref() == self.core.ledger().running().map(Slot::key).as_ref();
                     let attempt = key.map(|key| (self.attempts.clone(), key));
                     self.logs.start(request_id, attempt, follow, session.logs());
@@ -251,7 +251,7 @@ impl Engine {
                     tokio::spawn(release(self.attempts.clone(), key));
                 }
                 Effect::Remove(key) => {
-                    // Beside the loop: what lies there may be much.
+                    // In a separate thread: the directory may be large.
                     let attempts = self.attempts.clone();
                     spawn_blocking(move || remove(&attempts, &key));
                 }
@@ -284,7 +284,7 @@ impl Engine {
 
     fn record(&mut self, records: &[Record]) -> Result<(), EngineError> {
         self.ledger.append(records)?;
-        // While the ledger is behind its mark, the mark is the evidence: it has to outlive this process.
+        // While the ledger is behind its mark, the mark is the evidence: it must outlive this process.
         if !self.core.is_behind() {
             self.mark.follow(self.core.ledger());
         }
@@ -293,18 +293,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Shows the core what lies beside the ledger, before anything there is changed. What an earlier identity of this
-    /// machine has left is no proof of anything, and is swept.
+    /// Shows the core the evidence beside the ledger, before anything is changed. Leftovers of an earlier identity of
+    /// this machine are irrelevant and are removed.
     fn find_attempts(&mut self) -> Result<(), EngineError> {
         let ledger = self.core.ledger();
         let mut keys = self.attempts.list()?;
-        // Of what the ledger knows nothing need be read.
+        // Only attempts that the ledger lacks must be read.
         keys.retain(|key| !ledger.lacks(key) || self.attempts.is_of(key, ledger.machine_id));
         self.step(Input::TracesFound { attempts: keys, mark: self.mark.read() })
     }
 
-    /// Gives up and deletes what a crash kept from being given up and deleted. Before anything new is started, which
-    /// must not be swept away with it.
+    /// Releases and deletes what a crash left behind. This runs before anything new is started, so that only old data
+    /// is deleted.
     async fn sweep(&self) -> Result<(), EngineError> {
         let running = self.core.ledger().running().map(Slot::key);
         if let Err(error) = self.attempts.release_others(running.as_ref()).await {
@@ -316,7 +316,7 @@ impl Engine {
         let attempts = self.attempts.clone();
         // A panic has ended the process.
         drop(spawn_blocking(move || superseded.iter().for_each(|key| remove(&attempts, key))).await);
-        // Those of the attempt that runs are its program's.
+        // The inputs of the running attempt are in use by its program.
         for key in self.attempts.with_inputs()?.into_iter().filter(|key| Some(key) != running.as_ref()) {
             forget_inputs(&self.attempts, &key);
         }
@@ -342,12 +342,12 @@ impl Engine {
     }
 }
 
-/// When what the ledger puts off is to be written: so long after it began to be put off, whatever comes in between.
+/// Time of the next write of deferred records: a fixed delay after the first deferral.
 fn flush_at_or(known: Option<Instant>, lazy: bool, now: Instant) -> Option<Instant> {
     lazy.then(|| known.unwrap_or(now + FLUSH_AFTER))
 }
 
-/// Every record is a line of the log; the record itself is the ledger.
+/// Logs every record; the record itself is the ledger.
 fn log(record: &Record) {
     match record {
         Record::EpochSeen(epoch, _) => debug!(epoch = epoch.0, "a coordinator with a higher epoch"),

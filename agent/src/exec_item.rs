@@ -1,6 +1,6 @@
 //! `muster-agent exec-item DIR`: the small process that hosts one program. It claims the attempt in DIR, runs its
-//! runner, keeps the time limit, and records the outcome. The agent starts it and may die meanwhile; the two share
-//! nothing but DIR. It must never run an attempt that was claimed before.
+//! runner, enforces the time limit, and records the outcome. The agent starts it and may die meanwhile; the two share
+//! only DIR. It must never run an attempt that was claimed before.
 
 mod builtin;
 mod events;
@@ -42,15 +42,14 @@ pub(crate) use work::args as work_args;
 
 /// First argument of the process that hosts one program: `muster-agent exec-item DIR`.
 pub const STAGE: &str = "exec-item";
-/// What an exec-item says on stdout that has ended without beginning because the disk is full. A disk is not needed to
-/// say it.
+/// Output of an exec-item that ended before it began because the disk is full. Writing it works on a full disk.
 pub(crate) const NO_ROOM: [u8; 1] = [b'F'];
-/// Exit status of an exec-item that found the attempt claimed and did nothing.
+/// Exit status of an exec-item that found the attempt claimed.
 pub const CLAIMED_BEFORE: u8 = 3;
-/// Of a program's last line of output, in what is said of its failure.
+/// Maximum length of a program's last output line in a failure message.
 const LAST_WORDS_CHARS_MAX: usize = 200;
 
-/// What can go wrong with hosting, apart from the program.
+/// Error in hosting, as opposed to the program.
 #[derive(Debug, thiserror::Error)]
 enum HostError {
     #[error(transparent)]
@@ -66,7 +65,7 @@ enum HostError {
 }
 
 impl HostError {
-    /// Is it for want of disk space?
+    /// Is the cause a lack of disk space?
     fn is_full(&self) -> bool {
         match self {
             Self::Attempt(error) => error.is_full(),
@@ -80,8 +79,8 @@ impl HostError {
     }
 }
 
-/// If the arguments (without the program's own name) are those of a hidden stage, runs it to its end.
-/// `main` asks this before anything else: a stage sets up neither runtime nor log.
+/// Runs a hidden stage to its end if the arguments (after the program's own name) name one. `main` calls this first,
+/// before it sets up runtime and log.
 #[must_use]
 pub fn stage(args: &[OsString]) -> Option<ExitCode> {
     let (name, rest) = args.split_first()?;
@@ -94,12 +93,12 @@ pub fn stage(args: &[OsString]) -> Option<ExitCode> {
     Some(run(rest))
 }
 
-/// Whatever whoever started the agent left open is no business of a program.
+/// Closes inherited file descriptors.
 fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let open: Vec<i32> = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for fd in open.into_iter().filter(|fd| *fd > STDERR_FILENO) {
-        // That of the listing itself is closed by now.
+        // The descriptor of the listing itself is closed by now.
         let _ = nix::unistd::close(fd);
     }
 }
@@ -112,7 +111,7 @@ fn host(args: &[OsString]) -> ExitCode {
         Err(error) => {
             let failure = complain(&with_sources(&error));
             if error.is_full() {
-                // Once it has claimed, this leads nowhere.
+                // After the claim, this output goes to /dev/null.
                 let _ = std::io::stdout().write_all(&NO_ROOM).and_then(|()| std::io::stdout().flush());
             }
             failure
@@ -120,7 +119,7 @@ fn host(args: &[OsString]) -> ExitCode {
     }
 }
 
-/// Its stderr is a file of the attempt, or the terminal of whoever tries it by hand.
+/// Prints to stderr: a file of the attempt, or a terminal in a manual run.
 fn complain(text: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "{text}");
     ExitCode::FAILURE
@@ -132,11 +131,11 @@ pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// False = claimed before, nothing done.
+/// Hosts the attempt. False = it was claimed before.
 fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
-    // First of all: a cancel that comes before the program runs must not be lost.
+    // First of all: a cancel that comes before the program runs must be kept.
     let events = Events::new()?;
-    // Refused where a service manager made us leader of a session already; that is as good.
+    // Fails where a service manager made this process a session leader already, which is equally good.
     let _ = setsid();
     prctl::set_child_subreaper(true).map_err(HostError::system("become the reaper of orphans"))?;
     let Some(held) = dir.hold()? else { return Ok(false) };
@@ -157,12 +156,12 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     if !hidden.is_empty() {
         runner::forget_result(dir);
     }
-    // The agent tries again, and at each of its starts: here it can only be too early to fail for it.
+    // The agent repeats this now and at each of its starts, so a failure here is harmless.
     let _ = inputs::remove(&dir.inputs());
     let Outcome { state, message, result_json } = redacted(outcome, &hidden);
     let mut exit = Exit { state, message, output_tail, result_json, started_at_ms, finished_at_ms: unix_ms() };
     if at_work {
-        // Without it nobody could tell that it hangs, if it does.
+        // This mark reveals a later hang.
         let _ = dir.mark_at_work();
     }
     dir.write_exit(&exit)?;
@@ -170,9 +169,9 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
         exit.message += &format!("; what it left in {} could not be removed: {error}", dir.path().display());
         dir.write_exit(&exit)?;
     }
-    // An agent that waits for the outcome puts it into its ledger, durably, before it tells anybody: it need not wait
-    // for the disk twice. One that is away may find it much later. Work that was interrupted ends with this process,
-    // and only then the next attempt may begin: it would write into the same files.
+    // A waiting agent writes the outcome durably to its ledger before it reports it, so it can skip this sync. An
+    // absent agent may read it much later. Interrupted work ends only with this process: keep the lock until then,
+    // because the next attempt would write into the same files.
     if at_work {
         mem::forget(held);
     } else {
@@ -182,7 +181,7 @@ fn host_attempt(dir: &AttemptDir) -> Result<bool, HostError> {
     Ok(true)
 }
 
-/// Runs the attempt to its end, whatever end that is.
+/// Runs the attempt to its end, also a failed one.
 fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut log: OutputLog) -> (Ended, String) {
     let limit = Limit::starting_now(Duration::from_millis(request.timeout_ms));
     let over = |outcome| Ended { outcome, at_work: false };
@@ -194,7 +193,7 @@ fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut
             let ended = program::run(command, events, limit, &mut log);
             ended.map(|end| over(end.map(|outcome| runner::with_result(outcome, dir))))
         }
-        // Checked already; the process that does it makes it anew.
+        // Checked already; the hosted process builds it again.
         Ok(Work::Hosted(_)) => {
             let reserved = dir.reserve_outcome().map_err(HostError::from);
             let ended = reserved.and_then(|()| program::run(runner::hosted(dir), events, limit, &mut log));
@@ -217,9 +216,9 @@ fn run(dir: &AttemptDir, request: &Request, inputs: &Inputs, events: Events, mut
     (ended, output_tail)
 }
 
-/// The last line that says something, if any: where a program failed, that is as a rule why.
+/// Last non-empty output line, which usually names the cause of a failure.
 fn last_words(output: &str) -> Option<String> {
-    // What a progress bar has drawn over is not seen on a terminal either.
+    // Text that a progress bar has overwritten is invisible on a terminal too.
     let shown = |line: &str| line.trim_end().rsplit('\r').next().unwrap_or_default().trim().to_owned();
     let words = output.lines().rev().map(shown).find(|line| !line.is_empty())?;
     Some(match words.char_indices().nth(LAST_WORDS_CHARS_MAX) {
@@ -228,11 +227,11 @@ fn last_words(output: &str) -> Option<String> {
     })
 }
 
-/// The outcome as it may be recorded: what a program leaves besides its output may repeat a secret too.
+/// The outcome with secrets redacted: a program's result and message may repeat them too.
 fn redacted(outcome: Outcome, hidden: &Hidden) -> Outcome {
     let text = |text: &str| Redactor::new(hidden.clone()).all_of(text);
     let result = |json: String| {
-        // Not JSON, and so nothing that is recorded.
+        // Only valid JSON is recorded.
         let mut value: serde_json::Value = serde_json::from_str(&json).ok()?;
         hide(&mut value, &text);
         Some(value.to_string())
@@ -256,7 +255,7 @@ fn hide(value: &mut serde_json::Value, text: &impl Fn(&str) -> String) {
             });
             *all = shown.collect();
         }
-        // A number may be a secret too; one that is hidden is none any more.
+        // A number may be a secret too; a redacted one becomes a string.
         Number(number) => {
             let shown = text(&number.to_string());
             if shown != number.to_string() {
@@ -267,18 +266,18 @@ fn hide(value: &mut serde_json::Value, text: &impl Fn(&str) -> String) {
     }
 }
 
-/// Closes stdout: the agent waits for that to know that the attempt is claimed. The program gets a pipe of its own.
+/// Closes stdout: the agent waits for that as the sign of the claim. The program gets its own pipe.
 fn release_starter() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = dup2_stdout(null);
     }
 }
 
-/// The time limit of the attempt.
+/// Time limit of the attempt.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
     time: Duration,
-    /// None = further away than the clock reaches.
+    /// None = beyond the range of the clock.
     at: Option<Instant>,
 }
 
@@ -292,12 +291,12 @@ impl Limit {
     }
 }
 
-/// Why the attempt was ended before its time.
+/// Reason for an early end of the attempt.
 #[derive(Clone, Copy, Debug)]
 enum Cause {
     TimedOut(Duration),
     Cancelled,
-    /// The machine shuts down, or somebody stopped the unit.
+    /// The machine shuts down, or the unit was stopped.
     Stopped,
 }
 
@@ -309,7 +308,7 @@ impl Cause {
             Self::Cancelled => "cancelled".to_owned(),
             Self::Stopped => {
                 let message = "systemd ended it: the machine went down, or somebody stopped its unit".to_owned();
-                // What it has done of its work nobody knows: the item says whether that calls for a person.
+                // Its progress is unknown: the item's settings decide whether a person must look.
                 return Outcome { state: ItemState::Indeterminate, message, result_json: None };
             }
         };

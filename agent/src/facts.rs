@@ -1,5 +1,5 @@
-//! What the machine is: read from the kernel and /etc whenever the link asks. Reads only, waits for no network file
-//! system, and keeps nothing in memory. What cannot be read stays empty: a machine with a broken /etc still reports.
+//! Facts about the machine, read from the kernel and /etc whenever the link asks. Read-only; it avoids network file
+//! systems and keeps no state. Unreadable facts stay empty: a machine with a broken /etc still reports.
 
 mod addresses;
 pub mod containers;
@@ -13,24 +13,24 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
 use crate::host;
 
-/// Longest reason for a reboot; a machine left alone for a year has hundreds of packages to name.
+/// Maximum length of a reboot reason; a machine that is left alone for a year lists hundreds of packages.
 const REASON_BYTES_MAX: usize = 1024;
-/// What is read of a mark: many times what is shown of it.
+/// Bytes read of a marker file: many times more than is shown.
 const MARK_BYTES_MAX: u64 = 64 * 1024;
 
-/// How the InternalIP is chosen among the machine's addresses, IPv4 first. With both `interface` and `cidr`, both have
-/// to fit; with neither, it is the address by which the coordinator is reached.
+/// Selection of the InternalIP among the machine's addresses, IPv4 first. If both `interface` and `cidr` are set, both
+/// must match. By default it is the local address of the connection to the coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressChoice {
-    /// An address of this interface.
+    /// Name of the address's interface.
     pub interface: Option<String>,
-    /// An address in this network, `10.0.0.0/16`.
+    /// Network of the address, such as `10.0.0.0/16`.
     pub cidr: Option<String>,
-    /// Our own address on the connection to the coordinator.
+    /// Local address of the connection to the coordinator.
     pub reaches_coordinator: Option<IpAddr>,
 }
 
-/// The facts as they are now.
+/// Collects the current facts.
 #[must_use]
 pub fn collect(choice: &AddressChoice) -> HostFacts {
     let found = addresses::read();
@@ -76,8 +76,8 @@ fn pretty_name(os_release: &str) -> String {
     unquoted.unwrap_or(value).to_owned()
 }
 
-/// The marks that a reboot is wanted. Debian's has the packages that want it in a file beside it; that of modules for
-/// day two has its reason in itself.
+/// Checks the reboot markers. Debian's lists the packages that require it in a separate file; the marker of the day-two
+/// modules contains its reason itself.
 pub(crate) fn reboot_required(root: &Path) -> (bool, String) {
     let (debian, day2) = (root.join("run/reboot-required"), root.join("run/day2/reboot-required"));
     if !debian.exists() && !day2.exists() {
@@ -95,10 +95,10 @@ pub(crate) fn reboot_required(root: &Path) -> (bool, String) {
     (true, if reason.is_empty() { "the system says so".to_owned() } else { reason })
 }
 
-/// The lines of a file that say something. Not there, or not to be read: none.
+/// Non-empty lines of a file; empty if it is missing or unreadable.
 fn lines_of(path: &Path) -> Vec<String> {
     let mut bytes = Vec::new();
-    // Nothing is said after what was read.
+    // After an error, keep the part that was read.
     let _ = fs::File::open(path).map(|file| file.take(MARK_BYTES_MAX).read_to_end(&mut bytes));
     let text = String::from_utf8_lossy(&bytes);
     let plain = |line: &str| line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();

@@ -1,4 +1,4 @@
-//! The machine below the agent: its clocks and boot id, which the core gets as values, and where exec-items live.
+//! The machine below the agent: its clocks and boot id, which the core receives as values, and the host of exec-items.
 
 use std::{
     fs::{File, OpenOptions},
@@ -22,32 +22,31 @@ use crate::{
     },
 };
 
-/// Changes with every boot.
+/// Kernel file with an id that changes at every boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// There is one where systemd is PID 1.
+/// Directory that exists where systemd is PID 1.
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
-/// In the environment of whatever systemd started, and of what that started in turn.
+/// Environment variable of all processes that systemd started, and of their descendants.
 pub(crate) const INVOCATION: &str = "INVOCATION_ID";
-/// systemd hears of the end of a process within milliseconds.
+/// Timeout for systemd to notice the end of a process, which takes milliseconds.
 const END_KNOWN_WITHIN: Duration = Duration::from_secs(5);
-/// Between two looks whether it has.
+/// Interval of checks for that.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Where the exec-items of this machine live.
+/// Host of this machine's exec-items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// Each in a session of its own beside the agent: a laptop, the demo.
+    /// Each in its own session beside the agent: a laptop, the demo.
     Processes,
-    /// Each in a transient unit of systemd, with a cgroup of its own: neither the end nor the sandbox of the agent's
-    /// unit reaches it.
+    /// Each in its own transient systemd unit and cgroup: it outlives the agent's unit and is free of its sandbox.
     Units {
-        /// The agent's own unit. At shutdown it is stopped before its items, so that it sees none of them die.
+        /// The agent's own unit. It stops before its items at shutdown, so that it misses their deaths.
         agent: String,
     },
 }
 
-/// An exec-item could not be launched.
+/// Failed launch of an exec-item.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// As a process.
@@ -55,7 +54,7 @@ pub enum LaunchError {
     Spawn {
         /// `muster-agent`.
         program: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -65,11 +64,11 @@ pub enum LaunchError {
 }
 
 impl Host {
-    /// Units, if this process is root's and a service of systemd itself; else processes. A shell's or a demo's agent
-    /// is not: its items go with it when its session is closed for good.
+    /// Units, if this process runs as root in a systemd service; otherwise processes. An agent in a shell or demo uses
+    /// processes: its items end when its session is closed for good.
     ///
     /// # Errors
-    /// [`SystemdError`] if systemd runs here and does not answer.
+    /// [`SystemdError`] if systemd runs here but is unresponsive.
     pub async fn detect() -> Result<Self, SystemdError> {
         let by_systemd = std::env::var_os(INVOCATION).is_some() && Path::new(SYSTEMD_RUNS).is_dir();
         if !by_systemd || !nix::unistd::geteuid().is_root() {
@@ -79,7 +78,7 @@ impl Host {
         Ok(service.map_or(Self::Processes, |agent| Self::Units { agent }))
     }
 
-    /// Launches an exec-item. False = there is one of this attempt already.
+    /// Launches an exec-item. False = this attempt has one already.
     pub(crate) async fn launch(&self, wanted: &Wanted<'_>) -> Result<bool, LaunchError> {
         match self {
             Self::Processes => spawn(wanted).map(|()| true),
@@ -90,7 +89,7 @@ impl Host {
         }
     }
 
-    /// How the exec-item of an attempt ended, as far as anybody but itself knows. None = nobody does.
+    /// How the exec-item of an attempt ended, as seen from outside. None = unknown.
     pub(crate) async fn end_of(&self, key: &AttemptKey) -> Result<Option<ServiceEnd>, SystemdError> {
         let Self::Units { .. } = self else { return Ok(None) };
         let (systemd, name) = (Systemd::connect().await?, unit::name(key));
@@ -104,7 +103,7 @@ impl Host {
         }
     }
 
-    /// Gives up whatever the host keeps of an attempt. Nothing there is as good.
+    /// Drops all state that the host keeps of an attempt, if any.
     pub(crate) async fn release(&self, key: &AttemptKey) -> Result<(), SystemdError> {
         match self {
             Self::Processes => Ok(()),
@@ -112,7 +111,7 @@ impl Host {
         }
     }
 
-    /// Gives up what the host keeps of all attempts but this one.
+    /// Drops the state of all attempts except this one.
     pub(crate) async fn release_others(&self, kept: Option<&AttemptKey>) -> Result<(), SystemdError> {
         let Self::Units { .. } = self else { return Ok(()) };
         let systemd = Systemd::connect().await?;
@@ -151,13 +150,13 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Both clocks, read now. The monotonic one counts from when this was made.
+    /// Reads both clocks. The monotonic one counts from the creation of this value.
     #[must_use]
     pub fn now(&self) -> Now {
         Now { wall_ms: unix_ms(), mono_ms: millis(self.start.elapsed()) }
     }
 
-    /// A moment of [`Now::mono_ms`] as the runtime counts it.
+    /// Converts a [`Now::mono_ms`] to an instant.
     #[must_use]
     pub fn instant(&self, mono_ms: u64) -> Instant {
         self.start + Duration::from_millis(mono_ms)
@@ -174,10 +173,10 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Names this boot of the machine.
+/// Id of this boot of the machine.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string(BOOT_ID)?.trim().to_owned())
 }

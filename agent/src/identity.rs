@@ -1,5 +1,5 @@
-//! Who this machine is to its coordinator: enrolment with a join token, the identity file, renewal. It is one file,
-//! so that certificate and key change together or not at all. Nothing here logs, and nothing shows a secret.
+//! Identity of this machine towards its coordinator: enrolment with a join token, the identity file, renewal. One file
+//! holds certificate and key, so that they change atomically. This module never logs and keeps secrets hidden.
 
 mod key;
 mod rpc;
@@ -21,32 +21,32 @@ pub use token::{JoinToken, TOKEN_BYTES_MAX, TokenFault};
 
 use crate::{attempt::durable, config::command};
 
-/// A certificate is renewed at half its life; up to this part of its life earlier, so that a fleet enrolled together
-/// does not renew together.
+/// Renewal jitter. A certificate is renewed at half its life, or earlier by up to a tenth of it, so that a fleet
+/// enrolled together spreads its renewals.
 const RENEW_JITTER_PART: u64 = 10;
 
-/// What can go wrong with an identity.
+/// Error in handling an identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The token's text is none.
+    /// The text is an invalid join token.
     #[error("this is no join token: {0}; copy the whole line that `musterctl token create` printed")]
     Token(TokenFault),
-    /// The token itself stands where its file is named.
+    /// The token itself was given instead of its file.
     #[error(
         "--token-file names the file that holds the token, or is - for standard input; this is the token itself, which \
          others may have seen: `musterctl token revoke ID` (what stands before its first dot), and make another"
     )]
     TokenGiven,
-    /// The token's file cannot be read.
+    /// The token's file is unreadable.
     #[error("cannot read the join token from {from}")]
     TokenFile {
         /// A path, or standard input.
         from: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// There is one already.
+    /// The machine is already enrolled.
     #[error(
         "this machine is enrolled already, as {name} with {coordinator}; `--force` enrols it anew, as another machine \
          that begins from nothing"
@@ -54,10 +54,10 @@ pub enum IdentityError {
     AlreadyEnrolled {
         /// Its name.
         name: MachineName,
-        /// Where.
+        /// Its coordinator.
         coordinator: Addresses,
     },
-    /// There is none.
+    /// The machine lacks an identity.
     #[error(
         "this machine is not enrolled ({} is not there); run {} first",
         path.display(),
@@ -67,7 +67,7 @@ pub enum IdentityError {
         /// The identity file.
         path: std::path::PathBuf,
     },
-    /// The identity file is not what this program writes.
+    /// The identity file has invalid content.
     #[error(
         "{} is damaged; enrol this machine anew: `musterctl replace NAME`, then here, with a new token, {}",
         path.display(),
@@ -76,57 +76,57 @@ pub enum IdentityError {
     Damaged {
         /// The identity file.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// The parse error.
         #[source]
         source: serde_json::Error,
     },
-    /// The file system refused.
+    /// A file system error.
     #[error("cannot {what} {}", path.display())]
     File {
-        /// What we were doing.
+        /// The operation.
         what: &'static str,
-        /// To which file.
+        /// The file.
         path: std::path::PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A key, request or signature could not be made.
+    /// Creating a key, request or signature failed.
     #[error("cannot make a {what}")]
     Crypto {
-        /// Which.
+        /// Name of the object.
         what: &'static str,
     },
-    /// No connection.
+    /// The connection failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The credentials cannot be used.
+    /// The credentials are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The coordinator said no.
+    /// The coordinator refused.
     #[error("the coordinator refused: {message}")]
     Refused {
-        /// What it said.
+        /// Its message.
         message: String,
-        /// As gRPC has it.
+        /// The gRPC status code.
         code: tonic::Code,
     },
-    /// The record says that this machine's identity was taken back.
+    /// The coordinator's record says that this machine's identity was revoked.
     #[error("this machine's identity was revoked, or the machine was removed")]
     Revoked,
-    /// The connection ended before an answer came.
+    /// The connection ended before the answer.
     #[error("the connection broke before the coordinator answered")]
     Broken(#[source] tonic::Status),
-    /// The coordinator did not answer.
+    /// Timeout of the coordinator's answer.
     #[error("the coordinator did not answer within {} s", RPC_TIMEOUT.as_secs())]
     Silent,
-    /// The coordinator's answer is not what it should be.
+    /// The coordinator's answer is invalid.
     #[error("the coordinator's answer cannot be used: {0}")]
     Answer(&'static str),
 }
 
 impl IdentityError {
-    /// What to do next, where the message itself does not say it.
+    /// Hint for the next step, if the message itself lacks one.
     #[must_use]
     pub fn next_step(&self) -> Option<&'static str> {
         match self {
@@ -154,7 +154,7 @@ impl IdentityError {
         }
     }
 
-    /// Is it because of what the operator typed?
+    /// Is the operator's input the cause?
     #[must_use]
     pub fn is_bad_input(&self) -> bool {
         match self {
@@ -164,7 +164,7 @@ impl IdentityError {
         }
     }
 
-    /// Is it because the coordinator cannot be reached?
+    /// Is an unreachable coordinator the cause?
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         match self {
@@ -175,29 +175,29 @@ impl IdentityError {
     }
 }
 
-/// Who this machine is. No `Debug`: it holds the key.
+/// Identity of this machine. No `Debug`: it holds the key.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
-    /// Where the coordinator is reached; the first is where the last session was.
+    /// Addresses of the coordinator, the one of the last session first.
     pub coordinators: Addresses,
     /// The machine's name.
     pub name: MachineName,
-    /// As in the certificate.
+    /// Machine id of the certificate.
     pub machine_id: MachineId,
-    /// At enrolment.
+    /// Cluster at enrolment.
     pub cluster: ClusterName,
-    /// At enrolment.
+    /// Machine type at enrolment.
     pub machine_type: MachineType,
-    /// Unix milliseconds by the coordinator's clock.
+    /// Issue time of the certificate. Unix milliseconds by the coordinator's clock.
     pub issued_at_ms: u64,
     /// End of the certificate. Unix milliseconds by the coordinator's clock.
     pub not_after_ms: u64,
-    /// All CAs to trust.
+    /// All trusted CAs.
     pub ca_pem: String,
-    /// Leaf first.
+    /// Certificate chain, leaf first.
     pub certificate_pem: String,
-    /// PKCS#8.
+    /// Private key, PKCS#8.
     pub key_pem: String,
 }
 
@@ -225,7 +225,7 @@ impl Identity {
         durable::replace(path, &text).map_err(failed)
     }
 
-    /// Changes the identity file while nobody else does, and returns it as it is then.
+    /// Changes the identity file under its lock and returns the new content.
     ///
     /// # Errors
     /// As [`Self::load`] and [`Self::save`].
@@ -237,7 +237,8 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Writes a renewed one. Where the coordinator is reached may have been set meanwhile, and stays.
+    /// Writes a renewed identity. It keeps the coordinator addresses of the file, which may have been changed
+    /// meanwhile.
     ///
     /// # Errors
     /// [`IdentityError::File`].
@@ -247,16 +248,16 @@ impl Identity {
         Self { coordinators, ..self.clone() }.save(path)
     }
 
-    /// For connections as this machine.
+    /// TLS configuration for connections as this machine.
     ///
     /// # Errors
-    /// [`TlsError`] if certificate, key and CA cannot be used.
+    /// [`TlsError`] if certificate, key or CA is invalid.
     pub fn tls(&self) -> Result<std::sync::Arc<rustls::ClientConfig>, TlsError> {
         let pair = tls::Identity { certificate_pem: self.certificate_pem.clone(), key_pem: self.key_pem.clone() };
         tls::client_config(&self.ca_pem, Some(&pair))
     }
 
-    /// When to renew, in milliseconds after the issue: at half the certificate's life, or a little before.
+    /// Delay of the renewal after the issue, in milliseconds: half the certificate's life or a little less.
     #[must_use]
     pub fn renew_after_ms(&self) -> u64 {
         let life_ms = self.not_after_ms.saturating_sub(self.issued_at_ms);
@@ -264,8 +265,8 @@ impl Identity {
         (life_ms / 2).saturating_sub(jitter_ms)
     }
 
-    /// How long until the renewal is due, by this machine's clock. A clock that is behind delays it by no more than a
-    /// new certificate would.
+    /// Time left until the renewal, by this machine's clock. A clock that is behind delays it by at most the full delay
+    /// of a new certificate.
     #[must_use]
     pub fn renew_in_ms(&self, unix_ms: u64) -> u64 {
         let age_ms = unix_ms.saturating_sub(self.issued_at_ms);
@@ -273,8 +274,8 @@ impl Identity {
     }
 }
 
-/// Held while the identity file is changed: the agent renews its certificate, an operator sets where the coordinator
-/// is.
+/// Locks the identity file for a change: the agent renews its certificate while an operator may set the coordinator's
+/// address.
 fn locked(path: &Path) -> Result<Flock<std::fs::File>, IdentityError> {
     let path = path.with_extension("lock");
     let failed = |source| IdentityError::File { what: "lock", path: path.clone(), source };

@@ -1,8 +1,8 @@
-//! The ledger: the agent's durable record, `<state-dir>/ledger.log`. A log of JSON lines that begins with a snapshot;
-//! [`LedgerState`] is what it comes to. Each line is one batch of records, its checksum covers all lines up to it, and
-//! it is only written after the one before it is on the disk: so nothing but a last line without its end can be torn,
-//! and any other damage, or a line that is missing, is an error, never silence. Whoever calls
-//! [`Ledger::append`] may act on what it recorded; after an error nothing is certain and the process must end.
+//! The ledger: the agent's durable record, `<state-dir>/ledger.log`. It is a log of JSON lines that starts with a
+//! snapshot; [`LedgerState`] is its result. Each line is one batch of records, and its checksum covers all lines up to
+//! it. A line is written only after the previous one is on disk, so only the last line can be torn and lack its
+//! newline. Any other damage, or a missing line, is reported as an error. After [`Ledger::append`] returns, the caller
+//! may act on the record. After an error the state is uncertain, and the process must end.
 
 mod disk;
 pub mod line;
@@ -33,38 +33,38 @@ use crate::{
     disk_space::is_full,
 };
 
-/// The log, in the state directory.
+/// Name of the log in the state directory.
 pub const LOG: &str = "ledger.log";
-/// Held while an agent uses the ledger.
+/// Name of the lock that an agent holds while it uses the ledger.
 pub const LOCK: &str = "ledger.lock";
-/// Tries to take the lock while somebody only looks at it, which is a matter of microseconds.
+/// Maximum of tries to take the lock while a reader holds it, which takes microseconds.
 const LOCK_TRIES: u32 = 10_000;
-/// The next log, while it is written.
+/// Name of the next log while it is written.
 const NEXT: &str = "ledger.new";
-/// The one act that may fail for want of space without harm.
+/// The one operation that may harmlessly fail on a full disk.
 const WRITE: &str = "write to";
-/// A log smaller than this is never compacted.
+/// Minimum size of a log for compaction.
 pub const COMPACT_BYTES_MIN: u64 = 256 * 1024;
-/// A log is compacted when it is so many times as long as its snapshot.
+/// A log is compacted when it is this many times as long as its snapshot.
 pub const COMPACT_RATIO: u64 = 4;
-/// Disk space kept ahead of the log's end, so that outcomes can be recorded when the disk is full.
+/// Disk space reserved beyond the log's end, so that outcomes can be recorded when the disk is full.
 pub const RESERVE_BYTES: u64 = 1024 * 1024;
 
-/// What can go wrong with the ledger.
+/// Error of the ledger.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The file system refused.
+    /// A file system error.
     #[error("cannot {what} {}", path.display())]
     File {
-        /// What we were doing.
+        /// The operation.
         what: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It holds something that this program did not write.
+    /// Its content is foreign or damaged.
     #[error(
         "LedgerCorrupt: {}, line {line}: {problem}. Nothing was changed. {} begins a new ledger; items whose outcome \
          cannot be read become Indeterminate",
@@ -74,9 +74,9 @@ pub enum LedgerError {
     Corrupt {
         /// The log.
         path: PathBuf,
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// Another process uses it.
@@ -87,11 +87,11 @@ pub enum LedgerError {
     },
 }
 
-/// Keeps other agents off a state directory; free again when it is dropped.
+/// Keeps other agents off a state directory until it is dropped.
 #[derive(Debug)]
 pub struct LedgerLock(#[expect(dead_code, reason = "held for its Drop")] Flock<std::fs::File>);
 
-/// Claims a state directory for this process.
+/// Locks a state directory for this process.
 ///
 /// # Errors
 /// [`LedgerError::InUse`] if another process has it.
@@ -102,7 +102,7 @@ pub fn lock(dir: &Path) -> Result<LedgerLock, LedgerError> {
     for _ in 0..LOCK_TRIES {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(LedgerLock(lock)),
-            // Somebody who only looks: gone in a moment.
+            // A short reader's lock: retry.
             Err((same, Errno::EWOULDBLOCK)) if !in_use(dir) => file = same,
             Err((_, Errno::EWOULDBLOCK)) => break,
             Err((_, errno)) => return Err(failed(errno.into())),
@@ -118,7 +118,7 @@ pub fn in_use(dir: &Path) -> bool {
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
-/// What a ledger comes to, changing nothing: for `muster-agent status`, beside a running agent. None = there is none.
+/// Reads the state of a ledger, read-only: for `muster-agent status`, beside a running agent. None = it is missing.
 ///
 /// # Errors
 /// [`LedgerError::Corrupt`], or [`LedgerError::File`].
@@ -132,17 +132,17 @@ pub struct Ledger<D> {
     disk: D,
     log_bytes: u64,
     snapshot_bytes: u64,
-    /// End of the space set aside for the log.
+    /// End of the space reserved for the log.
     reserved_bytes: u64,
-    /// Of the last line.
+    /// Checksum of the last line.
     chain: Chain,
-    /// Records that need not be durable yet; they go with the next batch.
+    /// Deferred records, which may become durable later; they are written with the next batch.
     lazy: Vec<Record>,
 }
 
 impl<D: Disk> Ledger<D> {
-    /// Opens the ledger, cuts off a torn tail. Begins a new one as `fresh` where there is none, or where the one there
-    /// belongs to another machine id: that one is kept aside.
+    /// Opens the ledger and truncates a torn tail. Starts a new one from `fresh` if it is missing, or if the existing
+    /// one belongs to another machine id; that one is kept as a copy.
     ///
     /// # Errors
     /// [`LedgerError::Corrupt`], or [`LedgerError::File`].
@@ -167,11 +167,11 @@ impl<D: Disk> Ledger<D> {
         }
     }
 
-    /// Records a batch, all or nothing. When this returns it survives a power cut, unless no record in it
-    /// [must](Record::must_be_synced): then it goes with the next batch, or with [`Ledger::flush`].
+    /// Records a batch atomically. On return it survives a power cut if any of its records
+    /// [must](Record::must_be_synced); otherwise it is written with the next batch or by [`Ledger::flush`].
     ///
     /// # Errors
-    /// [`LedgerError::File`]: the process must end, what the disk holds is unknown.
+    /// [`LedgerError::File`]: the process must end, because the disk's content is unknown.
     pub fn append(&mut self, records: &[Record]) -> Result<(), LedgerError> {
         for record in records {
             if let (Record::Acked(..), Some(Record::Acked(..))) = (record, self.lazy.last()) {
@@ -182,7 +182,7 @@ impl<D: Disk> Ledger<D> {
         if records.iter().any(Record::must_be_synced) { self.flush() } else { Ok(()) }
     }
 
-    /// Writes out what [`Ledger::append`] put off. Nothing put off: nothing is done.
+    /// Writes the records that [`Ledger::append`] deferred, if any.
     ///
     /// # Errors
     /// As [`Ledger::append`].
@@ -199,16 +199,17 @@ impl<D: Disk> Ledger<D> {
         Ok(())
     }
 
-    /// Is anything put off?
+    /// Are any records deferred?
     #[must_use]
     pub const fn has_lazy(&self) -> bool {
         !self.lazy.is_empty()
     }
 
-    /// Replaces a log that has grown long by a snapshot of `state`: what all appended records come to.
+    /// Replaces a long log by a snapshot of `state`, the result of all appended records.
     ///
     /// # Errors
-    /// [`LedgerError::File`], as [`Ledger::append`]. A disk too full for a snapshot is no error: the log grows on.
+    /// [`LedgerError::File`], as [`Ledger::append`]. If the disk is too full for a snapshot, it succeeds and the log
+    /// grows on.
     pub fn compact(&mut self, state: &LedgerState) -> Result<(), LedgerError> {
         if self.log_bytes <= COMPACT_BYTES_MIN || self.log_bytes <= self.snapshot_bytes * COMPACT_RATIO {
             return Ok(());
@@ -224,17 +225,17 @@ impl<D: Disk> Ledger<D> {
             }
             Err(LedgerError::File { what: WRITE, source, .. }) if is_full(&source) => {
                 self.snapshot_bytes = self.log_bytes; // not again before the log has grown much longer
-                // What was written of the next log takes the space that this one needs.
+                // The partial next log takes up space that this one needs.
                 act(&mut self.disk, "truncate", NEXT, |disk| disk.truncate(NEXT, 0))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Keeps at least half of [`RESERVE_BYTES`] of the disk for the log. False = the disk is too full for that.
+    /// Reserves at least half of [`RESERVE_BYTES`] of disk space for the log. False = the disk is too full.
     ///
     /// # Errors
-    /// [`LedgerError::File`] for any other fault than a full disk.
+    /// [`LedgerError::File`] for any fault other than a full disk.
     pub fn reserve(&mut self) -> Result<bool, LedgerError> {
         if self.reserved_bytes >= self.log_bytes + RESERVE_BYTES / 2 {
             return Ok(true);
@@ -275,7 +276,7 @@ fn load(disk: &mut impl Disk) -> Result<Option<Loaded>, LedgerError> {
     Ok(Some(Loaded { state, log_bytes, snapshot_bytes, torn: parsed.torn, chain: parsed.chain }))
 }
 
-/// Puts a snapshot in the log's place. Returns its length and its checksum, from which that of the next line goes on.
+/// Replaces the log by a snapshot. Returns its length and its checksum, on which the next line's is based.
 fn write_whole(disk: &mut impl Disk, state: &LedgerState) -> Result<(u64, Chain), LedgerError> {
     let (line, chain) = line::encode(Chain::default(), &[Record::Snapshot(Box::new(state.clone()))]);
     write_durably(disk, NEXT, &line)?;
@@ -284,7 +285,7 @@ fn write_whole(disk: &mut impl Disk, state: &LedgerState) -> Result<(u64, Chain)
     Ok((line.len() as u64, chain))
 }
 
-/// Copies the log, so that the log itself is there at every moment.
+/// Copies the log, so that the log itself exists at every moment.
 fn set_aside(disk: &mut impl Disk, name: &str) -> Result<(), LedgerError> {
     let Some(bytes) = act(disk, "read", LOG, |disk| disk.read(LOG))? else { return Ok(()) };
     write_durably(disk, name, &bytes)

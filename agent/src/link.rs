@@ -1,6 +1,6 @@
-//! The link to the coordinator: dials, says hello, keeps the session, renews the certificate, and dials again. Runs as
-//! one task beside the engine and talks with it by messages. It decides nothing about items and records nothing but
-//! the identity; wire values pass through `convert` here and go no further.
+//! The link to the coordinator: connects, sends the hello, keeps the session, renews the certificate, and reconnects.
+//! It runs as one task beside the engine and exchanges messages with it. It leaves decisions about items to the core
+//! and records only the identity. `convert` translates all wire values here.
 
 pub mod logs;
 mod report;
@@ -35,88 +35,88 @@ use crate::{
 };
 use session::{Lent, Session};
 
-/// First wait before dialling again.
+/// First delay before a reconnect.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
-/// Longest wait before dialling again, jitter aside.
+/// Longest delay before a reconnect; jitter comes on top.
 const RECONNECT_MAX: Duration = Duration::from_secs(15);
-/// A session that held so long makes the next wait the first again.
+/// A session of this length resets the reconnect delay.
 const SESSION_GOOD_AFTER: Duration = Duration::from_secs(5);
-/// Wait between two tries to renew.
+/// Delay between two renewal tries.
 const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// The coordinator answers, but will not have us: after so many times our certificate may have run out by its clock.
+/// Number of refusals before a renewal: the certificate may have expired by the coordinator's clock.
 const REFUSALS_BEFORE_RENEWAL: u32 = 3;
-/// How often the machine's facts are looked at, in milliseconds.
+/// Interval of reading the machine's facts, in milliseconds.
 pub const FACTS_EVERY_MS: u64 = 60_000;
-/// Messages from the link that the engine has not taken yet.
+/// Capacity of the queue from the link to the engine.
 pub const ENGINE_QUEUE_MAX: usize = 64;
 
-/// What the link tells the engine.
+/// Messages from the link to the engine.
 #[derive(Debug)]
 pub enum FromLink {
     /// A session is being opened: answer with the hello.
     HelloWanted {
-        /// What the machine is.
+        /// Facts about the machine.
         facts: Box<HostFacts>,
-        /// Where to.
+        /// Channel for the answer.
         answer: oneshot::Sender<Hello>,
     },
-    /// The coordinator welcomed us. Ends the session before, if there is one.
+    /// The coordinator accepted the session. It replaces any earlier session.
     Up {
-        /// Of that coordinator.
+        /// Epoch of that coordinator.
         epoch: Epoch,
-        /// Proves that the epoch was told.
+        /// Proof that the epoch was told.
         code: AuthCode,
-        /// Dropping it closes the session.
+        /// Handle of the session; dropping it closes the session.
         session: SessionHandle,
     },
     /// The session ended.
     Down,
-    /// An assignment came.
+    /// An assignment arrived.
     Assigned(Assignment),
     /// The coordinator has every event up to this one.
     Acked(Seq, AckProof),
-    /// The coordinator asks something of this machine's swarm.
+    /// The coordinator calls this machine's swarm.
     SwarmCalled(SwarmCall),
-    /// Somebody wants to read output.
+    /// A reader requests output.
     LogWanted {
-        /// Names the reader.
+        /// Id of the reader.
         request_id: u64,
-        /// None: of the item that runs or ran last.
+        /// Item to read. None: the running or most recent one.
         item: Option<ItemName>,
-        /// On until the attempt ends.
+        /// Continue until the attempt ends?
         follow: bool,
     },
-    /// Nobody reads any more.
+    /// The reader is gone.
     LogCanceled {
-        /// Names the reader.
+        /// Id of the reader.
         request_id: u64,
     },
 }
 
-/// What a coordinator of another CA means.
+/// Hint for a coordinator with another CA.
 const ANOTHER_COORDINATOR: &str = "; another coordinator answers there than enrolled this machine: is it the right \
                                    address? If it was made anew: `muster-agent enroll --force` with a token of it";
 
-/// The reasons that are left when a certificate is rejected and was not renewed either.
+/// Hint when a certificate is rejected and its renewal was refused.
 const SHUT_OUT: &str = ", and does not renew it: it ran out too long ago, or the record there does not have this \
                         machine; to come back: `musterctl replace MACHINE`, then here `muster-agent enroll --force` \
                         with a new token; every item runs again then";
-/// What is done about a certificate that is rejected, before anybody need do anything.
+/// Hint for a rejected certificate that the agent will renew by itself.
 const TO_BE_RENEWED: &str = "; it may have run out, and is to be renewed: nothing need be done yet";
 
-/// Why there is no session.
+/// Reason for a missing session.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// No connection.
+    /// The connection failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The identity's credentials cannot be used.
+    /// The identity's credentials are invalid.
     #[error("this machine's credentials cannot be used; enrol it anew with `muster-agent enroll --force`")]
     Credentials(#[from] TlsError),
-    /// The coordinator rejects the certificate, and tells nobody why.
+    /// The coordinator rejects the certificate and omits the reason.
     #[error("the coordinator does not accept this machine's certificate")]
     NotAccepted,
-    /// The record says that this identity was taken back. Nothing brings it back but a person.
+    /// The coordinator's record says that this identity was revoked. Only a person can restore it.
     #[error(
         "this machine's identity was revoked, the machine was removed, or another took its place (`musterctl get \
          audit` says which): the agent dials no more; to come back: `musterctl replace MACHINE`, unless it was \
@@ -124,30 +124,30 @@ pub enum LinkError {
          it. Was an older record put back, which lets it in? Restart the agent"
     )]
     Revoked,
-    /// The coordinator closed the stream, saying why.
+    /// The coordinator closed the stream with this reason.
     #[error("the coordinator closed the link: {0}")]
     Refused(String),
     /// The coordinator closed the stream.
     #[error("the coordinator closed the link")]
     Closed,
-    /// Nothing came for too long.
+    /// Timeout: the coordinator is silent.
     #[error("the coordinator said nothing for {} s", session::WELCOME_TIMEOUT.as_secs())]
     Silent,
-    /// Something else came than a welcome.
+    /// The first message was something other than a welcome.
     #[error("the coordinator did not begin with a welcome")]
     NoWelcome,
-    /// A message is not what it should be.
+    /// A message is invalid.
     #[error("a message of the coordinator is malformed")]
     Malformed(#[from] WireError),
-    /// The coordinator does not take what we send.
+    /// The coordinator reads our messages too slowly.
     #[error("the coordinator takes our messages too slowly")]
     Full,
-    /// None of several addresses gave a session.
+    /// Every one of several addresses failed.
     #[error("{all}")]
     Everywhere {
-        /// The one that says most.
+        /// The most informative error.
         most: Box<LinkError>,
-        /// All of them, each with its address.
+        /// All errors, each with its address.
         all: String,
     },
     /// The engine stopped.
@@ -156,11 +156,11 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// What it comes to that there is no session at any of these addresses.
+    /// Combines the errors of all addresses.
     fn of_all(mut failed: Vec<(String, Self)>, renewal_refused: bool) -> Self {
         let each = failed.iter().map(|(address, error)| format!("{address}: {}", with_advice(error, renewal_refused)));
         let all = each.collect::<Vec<_>>().join("; ");
-        // What a coordinator said weighs more than that nobody answers elsewhere.
+        // A coordinator's answer outweighs connection failures elsewhere.
         failed.sort_by_key(|(_, error)| (matches!(error, Self::Revoked), error.is_refusal()));
         match failed.pop() {
             Some((_, only)) if failed.is_empty() => only,
@@ -169,12 +169,12 @@ impl LinkError {
         }
     }
 
-    /// The one that counts, where it was tried at several addresses.
+    /// The decisive error among several addresses.
     fn most(&self) -> &Self {
         if let Self::Everywhere { most, .. } = self { most } else { self }
     }
 
-    /// Did a coordinator answer, and turn us away?
+    /// Did a coordinator answer and refuse?
     fn is_refusal(&self) -> bool {
         match self {
             Self::Everywhere { most, .. } => most.is_refusal(),
@@ -201,33 +201,33 @@ impl LinkError {
     }
 }
 
-/// The link's own memory.
+/// State of the link.
 pub struct Link {
     identity: Identity,
     dir: StateDir,
-    /// How often the machine's facts are looked at.
+    /// Interval of reading the machine's facts.
     facts_every: Duration,
     engine: mpsc::Sender<FromLink>,
-    /// Where the coordinator says that it is reached.
+    /// Addresses that the coordinator reports for itself.
     told: watch::Sender<Option<Addresses>>,
-    /// Looks at the machine's containers, for one session after the other: what an engine that does not answer said
-    /// last is not forgotten with a session. None: they are not this agent's to report.
+    /// Watches the machine's containers across sessions, so that the last answer of a now silent engine is kept. None
+    /// for an agent that reports no containers.
     containers: Option<Watch>,
-    /// How the last coordinator wants the InternalIP chosen.
+    /// The last coordinator's setting for choosing the InternalIP.
     choice: AddressChoice,
-    /// When the certificate is to be renewed. Counted on the monotonic clock, so that a clock that jumps neither
-    /// delays a renewal nor repeats it.
+    /// When the certificate is to be renewed. It uses the monotonic clock, so that the schedule is immune to clock
+    /// jumps.
     renew_at: Instant,
-    /// No renewal of a certificate that has run out is tried before.
+    /// Earliest time of the next renewal of an expired certificate.
     renew_expired_not_before: Instant,
-    /// Was the last renewal of a certificate that had run out refused?
+    /// Was the last renewal of an expired certificate refused?
     renewal_refused: bool,
-    /// The reason that was logged last since there was a session. Empty = none.
+    /// Reason logged last since there was a session. Empty = none.
     complained: String,
 }
 
 impl Link {
-    /// A link as `identity`, to the engine at `engine`.
+    /// A link as `identity` that reports to `engine`.
     #[must_use]
     pub fn new(identity: Identity, dir: StateDir, facts_every: Duration, engine: mpsc::Sender<FromLink>) -> Self {
         let now = Instant::now();
@@ -251,7 +251,7 @@ impl Link {
     pub async fn run(mut self) {
         let mut tries = 0;
         let mut refusals = 0;
-        // Agents of a demo, many on one machine, are none of that machine's own.
+        // Demo agents, many on one machine, report no containers.
         self.containers = (self.dir.path() == Path::new(STATE_DIR_DEFAULT)).then(Watch::begin);
         while !self.engine.is_closed() {
             self.read_addresses();
@@ -273,14 +273,14 @@ impl Link {
             };
             self.complain(&error);
             if matches!(error.most(), LinkError::Revoked) {
-                // What runs is left to finish, and the engine goes on; there is nobody to talk to.
+                // Running items finish and the engine continues; the link only waits.
                 return self.engine.closed().await;
             }
             tokio::time::sleep(reconnect_after(tries)).await;
         }
     }
 
-    /// A session, at the first address that gives one.
+    /// Opens a session at the first address that accepts one.
     async fn open(&self) -> Result<Session, LinkError> {
         let mut failed = Vec::new();
         for address in self.identity.coordinators.iter() {
@@ -296,15 +296,15 @@ impl Link {
         Err(LinkError::of_all(failed, self.renewal_refused))
     }
 
-    /// An operator may have set other addresses (`muster-agent set-coordinator`).
+    /// Reads the addresses, which an operator may have changed (`muster-agent set-coordinator`).
     fn read_addresses(&mut self) {
-        // What cannot be read now says nothing else than before.
+        // If the file is unreadable, keep the known addresses.
         if let Ok(kept) = Identity::load(&self.dir.identity()) {
             self.identity.coordinators = kept.coordinators;
         }
     }
 
-    /// Records other addresses, if these are others.
+    /// Changes the recorded addresses if they differ.
     fn change_addresses(&mut self, change: impl Fn(&Addresses) -> Addresses) {
         if change(&self.identity.coordinators) == self.identity.coordinators {
             return;
@@ -346,7 +346,8 @@ impl Link {
         }
     }
 
-    /// The session that follows the running one after a renewal; or why that one ended, and none follows.
+    /// Opens the session that follows the running one after a renewal. Error: the running one ended and has no
+    /// successor.
     async fn next(&mut self, mut running: Pin<&mut impl Future<Output = LinkError>>) -> Result<Session, LinkError> {
         let mut told = self.told.subscribe();
         loop {
@@ -363,7 +364,7 @@ impl Link {
                 () = self.renewed() => {}
             }
             let mut opening = pin!(self.open());
-            // The coordinator ends the old session when it hears of the new one, and that before it welcomes us there.
+            // The coordinator ends the old session when the new one arrives, before it sends the welcome there.
             let (opened, ended) = tokio::select! {
                 opened = &mut opening => (opened, None),
                 error = &mut running => (opening.await, Some(error)),
@@ -378,7 +379,7 @@ impl Link {
         }
     }
 
-    /// Renews the certificate when that is due. Tries until it succeeds.
+    /// Renews the certificate when due, with retries until it succeeds.
     async fn renewed(&mut self) {
         loop {
             tokio::time::sleep_until(self.renew_at).await;
@@ -390,7 +391,7 @@ impl Link {
         }
     }
 
-    /// Asks to have the certificate renewed that was not accepted for this reason; what the reason is then.
+    /// Requests a renewal of the rejected certificate and returns the resulting reason.
     async fn renew_expired(&mut self, error: LinkError) -> LinkError {
         if Instant::now() < self.renew_expired_not_before {
             return error;
@@ -398,7 +399,7 @@ impl Link {
         self.renew_expired_not_before = Instant::now() + RENEW_AGAIN_AFTER;
         let renewed = self.identity.renew_expired().await;
         let revoked = matches!(renewed, Err(IdentityError::Revoked));
-        // One that nobody answered was refused by nobody.
+        // Only an answer can be a refusal.
         self.renewal_refused = matches!(renewed, Err(IdentityError::Refused { code, .. }) if is_refusal(code));
         self.take(renewed);
         if revoked { LinkError::Revoked } else { error }
@@ -409,7 +410,7 @@ impl Link {
             Ok(identity) => {
                 match identity.save_renewed(&self.dir.identity()) {
                     Ok(()) => info!("certificate renewed"),
-                    // Good as long as this process lives; after that the old one may still be exchanged for a week.
+                    // It is valid while this process lives; later the old one can still be exchanged for a week.
                     Err(error) => {
                         warn!(error = %chain(&error), "certificate renewed, and not saved: it is used all the same")
                     }
@@ -429,12 +430,12 @@ impl Link {
         unix_ms() >= self.identity.not_after_ms
     }
 
-    /// Says why there is no session; in the log once for each reason.
+    /// Reports the reason for a missing session; logs each reason once.
     fn complain(&mut self, error: &LinkError) {
         let text = with_advice(error, self.renewal_refused);
         LinkReport::disconnected(&self.identity.coordinators.to_string(), &text).save(&self.dir);
         let reason = match error.most() {
-            // It says what time it is.
+            // Its text contains the time.
             LinkError::Connect(ConnectError::ClockSkew { .. }) => "ClockSkew",
             _ => &text,
         };
@@ -445,37 +446,37 @@ impl Link {
     }
 }
 
-/// Does this answer say no, rather than that there is none just now?
+/// Is this answer a definite refusal rather than a temporary failure?
 const fn is_refusal(code: tonic::Code) -> bool {
     matches!(code, tonic::Code::Unauthenticated | tonic::Code::PermissionDenied)
 }
 
-/// An error with what caused it, and what to do about it: where another coordinator answers than ours, and where ours
-/// rejects the certificate, by what came of its renewal.
+/// Text of an error with its causes and a hint. There are hints for a foreign coordinator and for a rejected
+/// certificate, depending on its renewal.
 fn with_advice(error: &LinkError, renewal_refused: bool) -> String {
     let mut text = chain(error);
     if matches!(error, LinkError::NotAccepted) {
         text += if renewal_refused { SHUT_OUT } else { TO_BE_RENEWED };
     }
-    // rustls' words, whatever is wrong with the certificate.
+    // rustls' text for every certificate fault.
     if matches!(error, LinkError::Connect(ConnectError::Tls { .. })) && text.contains("invalid peer certificate") {
         text += ANOTHER_COORDINATOR;
     }
     text
 }
 
-/// Tries in a row that came to nothing, one more included. `held`: for how long there was a session; None: there was
-/// none, however long it took to find that out.
+/// Number of failed tries in a row, including this one. `held`: duration of the session; None if the try failed,
+/// however long it took.
 fn tries_after(tries: u32, held: Option<Duration>) -> u32 {
     if held >= Some(SESSION_GOOD_AFTER) { 0 } else { tries.saturating_add(1) }
 }
 
-/// Waits double with each try; spread, so that a fleet does not come back in step.
+/// Delay before a reconnect: doubles with each try, with jitter to spread the reconnects of a fleet.
 fn reconnect_after(tries: u32) -> Duration {
     spread(RECONNECT_MIN.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(RECONNECT_MAX))
 }
 
-/// An error with what caused it, in one line.
+/// Text of an error with its causes, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

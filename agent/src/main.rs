@@ -1,4 +1,4 @@
-//! `muster-agent`: the daemon on every machine. Reads the command line, says what went wrong, sets the exit code.
+//! `muster-agent`: the daemon on every machine. Reads the command line, reports errors, sets the exit code.
 
 use std::{
     collections::BTreeSet,
@@ -39,7 +39,7 @@ use uuid::Uuid;
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 const UNREACHABLE: u8 = 5;
-/// What `enroll` says that does not know where to turn.
+/// Error of `enroll` if the coordinator is unknown.
 const NO_COORDINATOR: &str =
     "name the coordinator: --coordinator HOST:PORT, or `coordinator` in /etc/muster/agent.toml";
 
@@ -193,22 +193,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// Something the operator typed.
+/// Invalid input from the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct BadInput(String);
 
-/// Shows an error. Where nobody can see it, the exit code is left.
+/// Prints an error. If stderr is closed, the exit code remains.
 fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{}", printable_lines(text));
 }
 
-/// Says what was done. It is done, whoever can be told.
+/// Prints what was done. A failure to print is ignored, because the work is done.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
 }
 
-/// Shows what was asked for. Whoever reads it may have seen enough, as `head` has.
+/// Prints requested output. The reader may close the pipe early, as `head` does.
 fn answer(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{}", text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
@@ -234,7 +234,7 @@ fn perform(cli: Cli) -> anyhow::Result<()> {
             })
         }
         Command::Ledger(LedgerCommand::Reset { state, keep_identity: _ }) => reset(&state.dir(&settings()?)),
-        // Its own process would have been taken by `stage`.
+        // `stage` handles the hidden process itself.
         Command::ExecItem { dir } => Err(BadInput(format!("{} is no attempt's directory", dir.display())).into()),
         Command::Version => answer(&format!("muster-agent {}", muster_proto::VERSION)),
         Command::Completion { shell } => {
@@ -246,12 +246,12 @@ fn perform(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Runs a future to its end. One thread does: the agent waits most of the time, and should be small.
+/// Runs a future to its end on one thread: the agent mostly waits and should be small.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
     let outcome = runtime.block_on(work);
-    // A thread that hangs in the resolver or on a dead file system must not keep the process.
+    // Ends the process even if a thread hangs in the resolver or on a dead file system.
     runtime.shutdown_background();
     outcome
 }
@@ -301,7 +301,7 @@ fn enroll(args: &EnrollArgs, settings: Settings) -> anyhow::Result<()> {
     })?;
     identity.save(&dir.identity())?;
     key.remove()?;
-    // The service takes it.
+    // The service needs the lock.
     drop(lock);
     let is_own = dir.path() == Path::new(STATE_DIR_DEFAULT);
     let service = if is_own { block_on(async { Ok(run_from_now_on().await) })? } else { AfterEnrolment::NoService };
@@ -327,12 +327,12 @@ fn set_coordinator(args: &SetCoordinatorArgs, settings: &Settings) -> anyhow::Re
     Ok(())
 }
 
-/// Who was refused. Which token it is, is no secret to whoever holds it: operators know tokens by their ids.
+/// The refused name and token id. The id is public: operators identify tokens by it.
 fn asked_as(name: &MachineName, token: &JoinToken) -> String {
     format!("asked as {name}, with token {0} (`musterctl get token {0}` says what it is for)", token.id())
 }
 
-/// What is left to be done on a machine that has enrolled.
+/// Next step after the enrolment.
 fn next_step(state_dir: &Path, service: AfterEnrolment) -> String {
     match service {
         AfterEnrolment::Starts => {
@@ -363,7 +363,8 @@ fn machine_name(given: Option<&str>) -> anyhow::Result<MachineName> {
     MachineName::new(name.as_str()).map_err(|error| BadInput(format!("--name {name:?}: {error}")).into())
 }
 
-/// The site's proxies: the configuration's, or else those of the environment; and the variables there that name none.
+/// The site's proxies: from the configuration, or else from the environment; and the environment variables with invalid
+/// values.
 fn proxies(settings: &Settings) -> Result<(Proxies, BTreeSet<String>), BadInput> {
     let except = settings.no_proxy.as_deref();
     if let Some(proxy) = &settings.proxy {
@@ -410,7 +411,7 @@ fn run(dir: &StateDir, (proxies, unusable): (Proxies, BTreeSet<String>), facts_e
     })
 }
 
-/// What systemd made for `RuntimeDirectory=`, on tmpfs: secrets lie there while their program runs.
+/// The directory that systemd created for `RuntimeDirectory=`, on tmpfs: secrets lie there while their program runs.
 fn runtime_dir() -> Option<PathBuf> {
     let all = std::env::var("RUNTIME_DIRECTORY").ok()?;
     all.split(':').next().filter(|first| !first.is_empty()).map(PathBuf::from)

@@ -1,5 +1,5 @@
-//! What is mounted where, from the lines of `/proc/PID/mountinfo`. Texts only: a look at the files themselves would
-//! hang on a file server that is gone.
+//! Mounts, from the lines of `/proc/PID/mountinfo`. This module only handles text: an access to the files would hang on
+//! a dead file server.
 
 use std::{
     ffi::OsString,
@@ -8,7 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A directory as every mount namespace knows it: the device, as mountinfo writes it, and the path on it.
+/// Location of a directory that is valid in every mount namespace: the device as mountinfo writes it, and the path on
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     device: Vec<u8>,
@@ -16,7 +17,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Is it the other one, or below it?
+    /// Is it equal to the other place, or below it?
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.device == other.device && self.path.starts_with(&other.path)
     }
@@ -25,9 +26,9 @@ impl Place {
 /// One line of mountinfo.
 #[derive(Debug)]
 struct Mount {
-    /// The directory that is mounted.
+    /// The mounted directory.
     source: Place,
-    /// Where it is mounted.
+    /// The mount point.
     point: PathBuf,
 }
 
@@ -39,20 +40,20 @@ impl Mount {
     }
 }
 
-/// The mounts that one process sees, in the order they were made.
+/// Mounts that one process sees, in order of creation.
 #[derive(Debug)]
 pub(crate) struct Mounts(Vec<Mount>);
 
 impl Mounts {
-    /// Those of a process, `self` among them.
+    /// Mounts of a process, possibly `self`.
     ///
     /// # Errors
-    /// What the kernel says: the process may be gone, or another user's.
+    /// The kernel's error: the process may be gone or belong to another user.
     pub(crate) fn of(process: &str) -> io::Result<Self> {
         Ok(Self::parse(&fs::read(format!("/proc/{process}/mountinfo"))?))
     }
 
-    /// From the lines of mountinfo.
+    /// Parses the lines of mountinfo.
     pub(crate) fn parse(mountinfo: &[u8]) -> Self {
         Self(mountinfo.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
     }
@@ -62,7 +63,8 @@ impl Mounts {
         self.0.iter().map(|mount| mount.point.as_path()).find(|point| point.starts_with(path))
     }
 
-    /// Where the path is really, by the mount that it is reached through: of several at one point, the last.
+    /// Real location of the path, resolved by its innermost mount. If several mounts share a point, the last one
+    /// counts.
     pub(crate) fn place_of(&self, path: &Path) -> Option<Place> {
         let mounts = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         let mount = mounts.max_by_key(|mount| mount.point.components().count())?;
@@ -71,13 +73,13 @@ impl Mounts {
         Some(Place { device: mount.source.device.clone(), path })
     }
 
-    /// A mount point at which the place, or something below it, is mounted.
+    /// Mount point of the place or of something below it.
     pub(crate) fn point_of(&self, place: &Place) -> Option<&Path> {
         self.0.iter().find(|mount| mount.source.is_within(place)).map(|mount| mount.point.as_path())
     }
 }
 
-/// The kernel writes blank, tab, newline and backslash as a backslash and three octal digits.
+/// Decodes the kernel's escapes: blank, tab, newline and backslash are a backslash and three octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! What the engine tells the service manager: that it is ready, what the machine is at, that its loop turns.
+//! Reports of the engine to the service manager: readiness, status of the machine, and the watchdog of its loop.
 
 use jiff::Timestamp;
 use muster_proto::daemon::service_manager::{StatusLine, Watchdog};
@@ -8,12 +8,12 @@ use crate::{
     status::{shown, timestamp},
 };
 
-/// See the module.
+/// Notifier of the service manager; see the module.
 pub(crate) struct News {
     watchdog: Watchdog,
     status: StatusLine,
     connected: bool,
-    /// Since when it is so, or since when this process does not know better.
+    /// Start of this state, or of this process.
     since: Option<Timestamp>,
 }
 
@@ -25,7 +25,8 @@ impl Default for News {
 }
 
 impl News {
-    /// The session began or ended. A renewed certificate brings a new session without an end of the one before.
+    /// Notes the start or end of a session. A renewed certificate starts a new session without an end event of the old
+    /// one.
     pub(crate) fn link(&mut self, connected: bool) {
         if connected != self.connected {
             self.connected = connected;
@@ -33,14 +34,14 @@ impl News {
         }
     }
 
-    /// The loop has come round. Nothing else may call this: it feeds the watchdog.
+    /// Reports one turn of the loop. Only the loop may call this: it feeds the watchdog.
     pub(crate) fn turn(&mut self, summary: &str) {
         self.watchdog.feed();
         let link = if self.connected { "connected" } else { "not connected" };
         self.status.say(&format!("{summary} ({link} since {})", shown(self.since)));
     }
 
-    /// The longest the loop may wait. None = as long as it likes.
+    /// Longest wait allowed for the loop. None = unlimited.
     pub(crate) fn patience(&self) -> Option<std::time::Duration> {
         self.watchdog.patience()
     }

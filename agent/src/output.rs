@@ -1,4 +1,4 @@
-//! The output of a program: written by exec-item, capped and redacted; read for `musterctl logs`, live or afterwards.
+//! Output of a program: written by exec-item, capped and redacted; read for `musterctl logs`, live or afterwards.
 
 mod log;
 mod redact;
@@ -16,17 +16,17 @@ use crate::attempt::{AttemptDir, AttemptError};
 pub(crate) use log::{OUTPUT_BYTES_MAX, OutputLog};
 pub(crate) use redact::{Hidden, Redactor};
 
-/// Largest chunk a reader yields.
+/// Largest chunk of a reader.
 pub const CHUNK_BYTES_MAX: usize = 32 * 1024;
-/// How often a watched file is looked at. Only while somebody watches.
+/// Polling interval of a followed file.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
-/// Reads one attempt's output, across the rotation.
+/// Reads the output of one attempt across rotations.
 #[derive(Debug)]
 pub struct OutputReader {
     dir: AttemptDir,
     tail_bytes: Option<u64>,
-    /// Older piece first.
+    /// Open files, the older piece first.
     files: std::collections::VecDeque<File>,
     opened: bool,
 }
@@ -42,7 +42,7 @@ impl OutputReader {
     /// [`AttemptError::File`].
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, AttemptError> {
         loop {
-            // Asked before reading: what was written before the end is seen by the read after it.
+            // Check this before the read: the read then sees everything that was written before the end.
             let running = matches!(self.dir.find()?, crate::attempt::Found::Running);
             let chunk = self.next_now()?;
             if !chunk.is_empty() {
@@ -55,7 +55,7 @@ impl OutputReader {
         }
     }
 
-    /// The next piece of what is there now, at most 32 KiB. Empty = nothing new.
+    /// The next available piece, at most 32 KiB. Empty = nothing new.
     ///
     /// # Errors
     /// [`AttemptError::File`].
@@ -83,7 +83,7 @@ impl OutputReader {
         Ok(Vec::new())
     }
 
-    /// Has the file we read been rotated away? Then the newer one is queued behind it.
+    /// Was the current file rotated? Then queue the newer one behind it.
     fn rotated(&mut self) -> io::Result<bool> {
         let (Some(current), Some(newest)) = (self.files.back(), open_if_there(&self.dir.output())?) else {
             return Ok(false);
@@ -96,7 +96,7 @@ impl OutputReader {
     }
 
     fn open_first(&mut self) -> io::Result<()> {
-        // The newest first: if it is rotated between the two, the older one is read twice, never missed.
+        // Open the newest first: after a rotation in between, the older one is read twice rather than skipped.
         let Some(mut newest) = open_if_there(&self.dir.output())? else { return Ok(()) };
         let mut older = open_if_there(&self.dir.output_old())?;
         if let Some(tail) = self.tail_bytes {

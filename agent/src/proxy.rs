@@ -1,20 +1,20 @@
-//! The proxies that downloads go through: of an item's params, of agent.toml, or of the environment that the agent was
-//! started in, in this order. Passwords in them appear in no message.
+//! Proxies for downloads, in order of precedence: from an item's params, from agent.toml, from the environment of the
+//! agent. Messages omit their passwords.
 
 use std::{collections::BTreeSet, fmt};
 
 use reqwest::{NoProxy, Proxy, Url};
 use serde::{Deserialize, Serialize};
 
-/// What stands for no proxy where another would be taken otherwise.
+/// Value that disables an inherited proxy.
 const NONE: &str = "none";
 
-/// A proxy's URL, checked.
+/// A valid proxy URL.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ProxyUrl(String);
 
 impl ProxyUrl {
-    /// `http://[USER:PASSWORD@]HOST[:PORT]`, or https; without a scheme, http is meant. `Ok(None)`: no proxy.
+    /// Parses `http://[USER:PASSWORD@]HOST[:PORT]`, or https; the default scheme is http. `Ok(None)`: no proxy.
     fn parse(text: &str) -> Result<Option<Self>, ProxyError> {
         let text = text.trim();
         if text.is_empty() || text == NONE {
@@ -30,7 +30,7 @@ impl ProxyUrl {
     }
 }
 
-/// Scheme, host and port alone.
+/// Shows scheme, host and port only.
 impl fmt::Display for ProxyUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(url) = Url::parse(&self.0) else { return f.write_str("?") };
@@ -45,17 +45,17 @@ impl fmt::Debug for ProxyUrl {
     }
 }
 
-/// It is no proxy's URL. Which text it is stays out of the message: there may be a password in it.
+/// An invalid proxy URL. The message omits the text, which may contain a password.
 #[derive(Debug, thiserror::Error)]
 #[error("it is neither http://[USER:PASSWORD@]HOST[:PORT], nor https://…, nor `{NONE}`")]
 pub struct ProxyError;
 
-/// The proxies for each scheme, and what is reached without them.
+/// Proxies per scheme, and the exceptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proxies {
     http: Option<ProxyUrl>,
     https: Option<ProxyUrl>,
-    /// Hosts, domains, addresses and networks with commas between, as `no_proxy` has them everywhere.
+    /// Hosts, domains, addresses and networks, separated by commas, in the usual `no_proxy` syntax.
     except: String,
 }
 
@@ -69,8 +69,8 @@ impl Proxies {
         Ok(Self { http: proxy.clone(), https: proxy, except: except.to_owned() })
     }
 
-    /// By `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower case or else in upper case. The names are
-    /// of variables that hold something else: they count as unset, for they may be meant for other programs.
+    /// Reads `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower case or else in upper case. The returned
+    /// names are variables with invalid values; they count as unset, because they may be meant for other programs.
     #[must_use]
     pub fn of_environment(get: impl Fn(&str) -> Option<String>) -> (Self, BTreeSet<String>) {
         let mut unusable = BTreeSet::new();
@@ -89,7 +89,7 @@ impl Proxies {
         (Self { http, https, except: except.unwrap_or_default() }, unusable)
     }
 
-    /// The same with what an item says of its own.
+    /// Applies the settings of an item.
     pub(crate) fn with_params(self, proxy: Option<&str>, except: Option<&str>) -> Result<Self, ProxyError> {
         let own = proxy.map(|proxy| Self::of(proxy, &self.except)).transpose()?.unwrap_or(self);
         Ok(match except {
@@ -98,19 +98,19 @@ impl Proxies {
         })
     }
 
-    /// The same, with other exceptions.
+    /// Replaces the exceptions.
     #[must_use]
     pub fn but_for(self, except: &str) -> Self {
         Self { except: except.to_owned(), ..self }
     }
 
-    /// None is taken at all.
+    /// Is no proxy set?
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.http.is_none() && self.https.is_none()
     }
 
-    /// As the client takes them.
+    /// Rules for the HTTP client.
     pub(crate) fn rules(&self) -> reqwest::Result<Vec<Proxy>> {
         let except = || NoProxy::from_string(&self.except);
         let http = self.http.iter().map(|proxy| Proxy::http(&proxy.0));
@@ -119,7 +119,7 @@ impl Proxies {
     }
 }
 
-/// For people: without passwords.
+/// Text for people that omits passwords.
 impl fmt::Display for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();

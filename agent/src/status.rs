@@ -1,5 +1,5 @@
-//! What `muster-agent status` prints: the ledger, the identity and the link's last news, as people and programs read
-//! them. Reads files only; the network is never asked.
+//! Output of `muster-agent status` for people and programs: the ledger, the identity and the link's last state. It
+//! reads files only.
 
 use std::fmt::Write as _;
 
@@ -19,64 +19,64 @@ use crate::{
     link::LinkReport,
 };
 
-/// Widest message in the table; `-o json` has all of it.
+/// Maximum width of a message in the table; `-o json` has all of it.
 const MESSAGE_CHARS_MAX: usize = 100;
 
-/// What is said below the table where a row has no phase.
+/// Note below the table if a row lacks a phase.
 const NOT_ASSIGNED: &str = "\nPHASE -: not assigned any more (taken out of the manifest, or an operator decided about \
                             it)\n";
 
-/// Why there is nothing to print.
+/// Error in reading the status.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// Who this machine is cannot be told.
+    /// The identity is unreadable.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// What it did cannot be told.
+    /// The ledger is unreadable.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
 
-/// The agent's own account of itself.
+/// Status of the agent.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
-    /// As enrolled.
+    /// Machine name at enrolment.
     pub machine: String,
-    /// As enrolled.
+    /// Machine id at enrolment.
     pub machine_id: String,
-    /// As enrolled.
+    /// Cluster at enrolment.
     pub cluster: String,
-    /// As enrolled.
+    /// Machine type at enrolment.
     pub machine_type: String,
-    /// `HOST:PORT` each, in the order in which they are tried.
+    /// `HOST:PORT` each, in the order of tries.
     pub coordinators: Addresses,
     /// End of the certificate.
     pub certificate_not_after: Option<Timestamp>,
-    /// Does the agent run? If not, the news are those of the agent that ran here last.
+    /// Does the agent run? Otherwise link and blocked describe the agent that ran here last.
     pub running: bool,
-    /// The link's last news.
+    /// Last state of the link.
     pub link: Option<LinkReport>,
-    /// Why nothing is started, if that is so.
+    /// Reason why the agent is blocked, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockReport>,
-    /// None: the agent never ran as this machine.
+    /// None before the first run as this machine.
     pub ledger: Option<LedgerStatus>,
 }
 
-/// What the ledger holds.
+/// Content of the ledger.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerStatus {
-    /// Of this ledger.
+    /// Id of this ledger.
     pub ledger_id: String,
-    /// Highest seen.
+    /// Highest epoch seen.
     pub epoch: u64,
-    /// Accepted.
+    /// Accepted generation.
     pub generation: u64,
-    /// Events the coordinator has not acknowledged.
+    /// Number of events that the coordinator has yet to acknowledge.
     pub outbox: usize,
-    /// In the order of the assignment; then those that are in it no more.
+    /// Assigned items in order; then former ones.
     pub items: Vec<ItemRow>,
 }
 
@@ -84,30 +84,30 @@ pub struct LedgerStatus {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemRow {
-    /// Its slot.
+    /// Name of its slot.
     pub name: String,
-    /// Of the item as assigned; none if it is assigned no more.
+    /// Phase of the item; None after its removal from the assignment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<&'static str>,
-    /// `Waiting`, or what came of the newest attempt.
+    /// `Waiting`, or the state of the newest attempt.
     pub state: &'static str,
-    /// 0 = none yet.
+    /// Newest attempt; 0 = none yet.
     pub attempt: u32,
-    /// Since when it is so.
+    /// Start of this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 
 impl AgentStatus {
-    /// Reads it. A running agent is not disturbed.
+    /// Reads the status. A running agent is undisturbed.
     ///
     /// # Errors
     /// [`StatusError`].
     pub fn read(dir: &StateDir) -> Result<Self, StatusError> {
         let identity = Identity::load(&dir.identity())?;
-        // One of an earlier identity is no account of this machine's: the agent's next start puts it away.
+        // A ledger of an earlier identity is irrelevant to this machine: the agent's next start moves it away.
         let ledger = ledger::read(&mut FileDisk::new(dir.path()))?;
         let ledger = ledger.filter(|ledger| ledger.machine_id == identity.machine_id);
         Ok(Self {
@@ -124,7 +124,7 @@ impl AgentStatus {
         })
     }
 
-    /// As lines and a table, of the agent whose state directory this is.
+    /// Text with a table, for the agent of this state directory.
     #[must_use]
     pub fn text(&self, dir: &StateDir) -> String {
         let mut text = format!("machine      {} ({}, cluster {})\n", self.machine, self.machine_type, self.cluster);
@@ -139,7 +139,7 @@ impl AgentStatus {
                 (None, since) => format!("connected since {}", shown(since)),
             },
         };
-        // Writing to a String does not fail.
+        // Writing to a String always succeeds.
         writeln!(text, "coordinator  {}, {link}", self.coordinators).ok();
         if let Some(BlockReport { reason, message, since_ms }) = self.blocked.as_ref().filter(|_| self.running) {
             writeln!(text, "blocked      {reason} since {}: {message}", shown(timestamp(*since_ms))).ok();
@@ -180,7 +180,7 @@ impl AgentStatus {
     }
 }
 
-/// As much of a message as the table has room for; where it is cut, that shows.
+/// A message cut to the table's width, with an ellipsis.
 fn cut(message: &str) -> String {
     if message.chars().count() <= MESSAGE_CHARS_MAX {
         return message.to_owned();

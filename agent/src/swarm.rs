@@ -1,6 +1,6 @@
-//! Answers what a coordinator asks of the machine's Docker Swarm: the closed set of `SwarmOp`, every one idempotent,
-//! beside whatever item runs. It decides nothing and writes nothing down; whether the caller may ask is the core's
-//! decision. Tokens pass through and are never logged.
+//! Answers a coordinator's calls about the machine's Docker Swarm: the closed set of `SwarmOp`, all idempotent, in
+//! parallel with a running item. The core checks whether the caller is authorized; this module only performs the call.
+//! Tokens pass through and are never logged.
 
 mod counted;
 
@@ -40,17 +40,17 @@ use crate::{
 };
 use counted::counted_of;
 
-/// From a call to its answer.
+/// Timeout of a call.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(30);
-/// Calls that are answered at one time.
+/// Maximum of concurrent calls.
 const CALLS_MAX: usize = 8;
-/// From the word of the managers that a node is demoted to that of its own engine, at most; and between two looks.
+/// Maximum delay between a demotion at the managers and at the node's own engine, and the polling interval.
 const DEMOTION_MAX: Duration = Duration::from_secs(15);
 const DEMOTION_LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Another manager may change a node between our look and our change; then we look again.
+/// Maximum of tries: another manager may change a node between our read and our update.
 const UPDATE_TRIES: usize = 3;
 
-/// Answers calls.
+/// Handler of calls.
 #[derive(Clone, Debug)]
 pub struct SwarmCalls {
     socket: PathBuf,
@@ -58,13 +58,13 @@ pub struct SwarmCalls {
 }
 
 impl SwarmCalls {
-    /// For the engine behind this socket.
+    /// Uses the engine at this socket.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), free: Arc::new(Semaphore::new(CALLS_MAX)) }
     }
 
-    /// Carries a call out. There is always an answer, at the latest at the deadline.
+    /// Performs a call. There is always an answer, at the latest at the deadline.
     pub async fn answer(&self, call: SwarmCall) -> SwarmAnswer {
         let result = match self.free.try_acquire() {
             Err(_) => Err(failure(SwarmFailureCode::Busy, "too many calls at once; ask again later")),
@@ -108,7 +108,7 @@ fn failure(code: SwarmFailureCode, message: &str) -> SwarmFailure {
     SwarmFailure { code, message: as_line(message) }
 }
 
-/// What an error of the engine means. Docker tells its reasons apart by their texts alone.
+/// Maps an engine error. Docker distinguishes some reasons only by text.
 fn failed(error: &DockerError) -> SwarmFailure {
     let text = chain(error);
     let code = match error.status() {
@@ -132,7 +132,7 @@ fn swarm_id(what: &str, text: Option<String>) -> Result<SwarmId, SwarmFailure> {
     text.and_then(|text| SwarmId::new(text).ok()).ok_or_else(|| malformed(what))
 }
 
-/// What the engine behind this client says of its own place in a swarm.
+/// Swarm state of this client's engine.
 ///
 /// # Errors
 /// [`DockerError`].
@@ -192,8 +192,8 @@ fn node(node: Node) -> Result<SwarmNode, SwarmFailure> {
         Some(NodeSpecAvailabilityEnum::PAUSE) => SwarmAvailability::Pause,
         Some(NodeSpecAvailabilityEnum::ACTIVE | NodeSpecAvailabilityEnum::EMPTY) | None => SwarmAvailability::Active,
     };
-    // A manager that has just been promoted has its role before it has a status. One that is down and has none was left
-    // out when a new cluster was forced: it has no vote, and cannot be demoted.
+    // A newly promoted manager has its role before its status. A manager that is down and lacks a status was excluded
+    // when a new cluster was forced: it has lost its vote, and demoting it is impossible.
     let votes = node.manager_status.is_some() || state != SwarmNodeState::Down;
     let status = node.manager_status.unwrap_or_default();
     let manager = (votes && spec.role == Some(NodeSpecRoleEnum::MANAGER)).then(|| SwarmManager {
@@ -213,14 +213,14 @@ const fn docker_availability(availability: SwarmAvailability) -> NodeSpecAvailab
     }
 }
 
-/// The tasks on a node that have not come to their end.
+/// Unfinished tasks on a node.
 async fn living(docker: &Docker, node: &SwarmId) -> Result<Vec<Task>, SwarmFailure> {
     let mut tasks = find_tasks(docker, "node", vec![node.as_str()]).await?;
     tasks.retain(|task| lives(task) && task.node_id.as_deref() == Some(node.as_str()));
     Ok(tasks)
 }
 
-/// The tasks of these nodes or services.
+/// Tasks of these nodes or services.
 async fn find_tasks(docker: &Docker, by: &str, ids: Vec<&str>) -> Result<Vec<Task>, SwarmFailure> {
     let filters = HashMap::from([(by, ids)]);
     let options = ListTasksOptionsBuilder::new().filters(&filters).build();
@@ -233,7 +233,7 @@ async fn find_services(docker: &Docker) -> Result<Vec<Service>, SwarmFailure> {
     docker.list_services(None).await.map_err(|error| failed(&doing(error)))
 }
 
-/// The services are read last: one that wants more replicas meanwhile has too few running.
+/// Counts the services of a node. Read the services last: if one wants more replicas meanwhile, it shows as incomplete.
 async fn services(docker: &Docker, node: &SwarmId) -> Result<Vec<SwarmService>, SwarmFailure> {
     let here: BTreeSet<String> = living(docker, node).await?.into_iter().filter_map(|task| task.service_id).collect();
     if here.is_empty() {
@@ -270,11 +270,11 @@ async fn tasks(docker: &Docker, node: &SwarmId) -> Result<Vec<SwarmTask>, SwarmF
             state: state.unwrap_or_default(),
         })
     };
-    // A node with more has them all named soon enough: what is asked is whether any is left.
+    // A truncated list is sufficient: the question is whether any task is left.
     tasks.into_iter().take(SWARM_TASKS_MAX).map(named).collect()
 }
 
-/// Does a task run, or will it? What it is meant to be does not matter: one that is to stop runs until it has stopped.
+/// Does a task run, or will it? Its desired state is ignored: a stopping task runs until it has stopped.
 fn lives(task: &Task) -> bool {
     match task.status.as_ref().and_then(|status| status.state) {
         Some(
@@ -316,7 +316,7 @@ async fn labels(docker: &Docker, node: &SwarmId) -> Result<SwarmReply, SwarmFail
     Err(failure(SwarmFailureCode::NotAllowed, &message))
 }
 
-/// Adds the labels that are missing. False: none was.
+/// Adds the missing labels. False: all were there.
 fn add_missing(has: &mut HashMap<String, String>, wanted: &SwarmLabels) -> bool {
     let before = has.len();
     for (name, value) in wanted {
@@ -325,7 +325,7 @@ fn add_missing(has: &mut HashMap<String, String>, wanted: &SwarmLabels) -> bool 
     has.len() > before
 }
 
-/// Changes a node's spec, unless it is so already.
+/// Changes a node's spec, unless it is as wanted.
 async fn update(
     docker: &Docker,
     node: &SwarmId,
@@ -340,7 +340,7 @@ async fn update(
         if !set(&mut spec) {
             return Ok(SwarmReply::Done);
         }
-        // The API's type is signed though the number never is; the largest that fits is far from being reached.
+        // The API's type is signed although the number is always positive and far below the maximum.
         let version = i64::try_from(version).map_err(|_| malformed("version of a node"))?;
         let options = UpdateNodeOptionsBuilder::new().version(version).build();
         tries += 1;
@@ -352,8 +352,8 @@ async fn update(
     }
 }
 
-/// Removes the entry of a machine that is gone: nothing that runs (unless the caller knows better), nothing that votes,
-/// nobody else's.
+/// Removes the entry of a machine that is gone. Refuses a running node (unless `force`), a voting one, and one of
+/// another hostname.
 async fn remove(docker: &Docker, id: &SwarmId, hostname: &str, force: bool) -> Result<SwarmReply, SwarmFailure> {
     let found = match docker.inspect_node(id.as_str()).await {
         Ok(found) => node(found)?,
@@ -379,12 +379,12 @@ async fn remove(docker: &Docker, id: &SwarmId, hostname: &str, force: bool) -> R
     }
 }
 
-/// The machine's own engine leaves the swarm. A manager is demoted first; one that has become another node stays.
+/// The machine's own engine leaves the swarm. A manager must be demoted first; if its node id has changed, it stays.
 async fn leave(docker: &Docker, id: &SwarmId) -> Result<SwarmReply, SwarmFailure> {
     let until = Instant::now() + DEMOTION_MAX;
     let info = loop {
         let info = local_info(docker).await.map_err(|error| failed(&error))?;
-        // It is asked once its managers say that it is none of them; its engine hears of that a moment later.
+        // The call comes after the managers demoted the node; its engine learns that a moment later.
         if !(info.manager && info.node.as_ref() == Some(id)) || Instant::now() >= until {
             break info;
         }

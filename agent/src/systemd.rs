@@ -1,5 +1,5 @@
-//! systemd over D-Bus: the few calls that this agent makes. Each has a deadline, and a connection lives as long as what
-//! it is needed for, so that an idle agent holds none and a restarted bus is no concern. Decides nothing.
+//! systemd over D-Bus: the few calls of this agent. Each has a timeout. A connection lives only as long as its purpose,
+//! so that an idle agent holds none and survives a restart of the bus. This module decides nothing.
 
 pub(crate) mod unit;
 
@@ -12,30 +12,30 @@ use zbus_systemd::systemd1::{ManagerProxy, ServiceProxy, UnitProxy};
 
 use unit::{ServiceEnd, UnitState};
 
-/// Longest wait for an answer. systemd answers within milliseconds; while it reloads on a busy machine, within seconds.
+/// Timeout of an answer. systemd answers within milliseconds; while it reloads on a busy machine, within seconds.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
-/// What a job does with those that are queued already: it replaces them.
+/// Mode of a job: it replaces queued ones.
 const MODE: &str = "replace";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 
 /// The agent's own service.
 const OWN_SERVICE: &str = "muster-agent.service";
-/// There while systemd is process 1.
+/// Directory that exists while systemd is process 1.
 const RUNS_SYSTEMD: &str = "/run/systemd/system";
 
-/// What becomes of the agent's service when its machine has enrolled.
+/// Result of starting the agent's service after an enrolment.
 #[derive(Debug)]
 pub enum AfterEnrolment {
-    /// It runs now, and starts at every boot.
+    /// It runs now and starts at every boot.
     Starts,
-    /// No systemd runs here, or it has no such service.
+    /// systemd is down here, or lacks the service.
     NoService,
-    /// systemd was asked for that and did not do it.
+    /// systemd failed to do it.
     Refused(SystemdError),
 }
 
-/// Start the agent's service now and at every boot. An .rpm leaves that to presets, which may disable everything.
+/// Starts the agent's service now and at every boot. An .rpm leaves that to presets, which may disable everything.
 pub async fn run_from_now_on() -> AfterEnrolment {
     if !std::path::Path::new(RUNS_SYSTEMD).exists() {
         return AfterEnrolment::NoService;
@@ -54,7 +54,7 @@ pub async fn run_from_now_on() -> AfterEnrolment {
     start.await.unwrap_or_else(AfterEnrolment::Refused)
 }
 
-/// What a unit can be asked for.
+/// Job for a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
     Start,
@@ -63,18 +63,18 @@ pub(crate) enum Job {
     Reload,
 }
 
-/// How a job ended: the results of `JobRemoved` in org.freedesktop.systemd1(5).
+/// End of a job: a result of `JobRemoved` in org.freedesktop.systemd1(5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JobEnd {
     Done,
-    /// Not so, in systemd's word: `failed`, `dependency`, `assert`, `invalid`, `canceled`, …
+    /// Failure, in systemd's word: `failed`, `dependency`, `assert`, `invalid`, `canceled`, …
     Not(String),
-    /// It had not ended when the time for it was up.
+    /// Timeout: it is still running.
     Running,
 }
 
 impl Job {
-    /// For people.
+    /// Name for people.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -85,28 +85,28 @@ impl Job {
     }
 }
 
-/// What can go wrong between systemd and us.
+/// Error of a call to systemd.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
-    /// It answered, and would not.
+    /// systemd refused.
     #[error("systemd did not {what}")]
     Refused {
-        /// What it was asked for.
+        /// The request.
         what: String,
-        /// Its answer, or what the bus said.
+        /// The answer of systemd or of the bus.
         #[source]
         source: Box<zbus::Error>,
     },
-    /// The bus went away meanwhile.
+    /// The bus closed the connection meanwhile.
     #[error("systemd did not {what}: the system bus closed the connection")]
     Closed {
-        /// What it was asked for.
+        /// The request.
         what: String,
     },
-    /// It did not answer.
+    /// Timeout of systemd's answer.
     #[error("systemd did not {what}: no answer for {} s", ANSWER_DEADLINE.as_secs())]
     Silent {
-        /// What it was asked for.
+        /// The request.
         what: String,
     },
 }
@@ -121,7 +121,7 @@ impl SystemdError {
         }
     }
 
-    /// Older systemds answer so for a file that is not there.
+    /// Answer of older systemd versions for a missing file.
     fn is_not_found(&self) -> bool {
         match self {
             Self::Refused { source, .. } => matches!(&**source, zbus::Error::FDO(error)
@@ -131,7 +131,7 @@ impl SystemdError {
     }
 }
 
-/// Waits for an answer, not for ever.
+/// Waits for an answer, with a timeout.
 pub(crate) async fn answer<T>(
     what: impl Into<String>,
     call: impl Future<Output = zbus::Result<T>>,
@@ -144,7 +144,7 @@ pub(crate) async fn answer<T>(
     }
 }
 
-/// A connection to the system bus.
+/// Connects to the system bus.
 ///
 /// # Errors
 /// [`SystemdError`].
@@ -152,7 +152,7 @@ pub(crate) async fn bus() -> Result<Connection, SystemdError> {
     answer("take a connection over the system bus (is dbus.service active?)", Connection::system()).await
 }
 
-/// The service manager of this machine.
+/// Client of this machine's service manager.
 pub(crate) struct Systemd {
     connection: Connection,
     manager: ManagerProxy<'static>,
@@ -167,11 +167,11 @@ impl Systemd {
         Ok(Self { connection, manager })
     }
 
-    /// The service whose main process is `pid`, if there is one.
+    /// The service with `pid` as its main process, if there is one.
     pub(crate) async fn service_of(&self, pid: u32) -> Result<Option<String>, SystemdError> {
         let found = answer(format!("find the unit of process {pid}"), self.manager.get_unit_by_pid(pid)).await;
         let path = match found {
-            // Outside all units: a container's shell, for one.
+            // Outside all units, such as a container's shell.
             Err(error) if error.is("org.freedesktop.systemd1.NoUnitForPID") => return Ok(None),
             found => found?,
         };
@@ -185,7 +185,7 @@ impl Systemd {
         Ok((main == pid).then_some(name))
     }
 
-    /// Starts a unit that exists only until it ends. False = one of that name is there already.
+    /// Starts a transient unit, which exists until it ends. False = the name is taken.
     pub(crate) async fn start_transient(
         &self,
         name: &str,
@@ -199,7 +199,7 @@ impl Systemd {
         }
     }
 
-    /// Ends what is left of a unit, and lets it be forgotten. Not there is as good.
+    /// Stops a unit and makes systemd drop it. Succeeds if it is missing.
     pub(crate) async fn forget(&self, name: &str) -> Result<(), SystemdError> {
         let stop = self.manager.stop_unit(name.to_owned(), MODE.to_owned());
         absent_is_fine(answer(format!("stop {name}"), stop).await.map(drop))?;
@@ -207,21 +207,21 @@ impl Systemd {
         absent_is_fine(answer(format!("forget {name}"), reset).await)
     }
 
-    /// Loaded units whose names match.
+    /// Loaded units with matching names.
     pub(crate) async fn units(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
         let call = self.manager.list_units_by_patterns(Vec::new(), vec![pattern.to_owned()]);
         Ok(answer("list its units", call).await?.into_iter().map(|unit| unit.0).collect())
     }
 
-    /// Where a unit stands. One that is not there is not loaded.
+    /// State of a unit; a missing one is not loaded.
     pub(crate) async fn state(&self, name: &str) -> Result<UnitState, SystemdError> {
         let path = answer(format!("load {name}"), self.manager.load_unit(name.to_owned())).await?;
         let builder = UnitProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path.clone());
         let services = ServiceProxy::builder(&self.connection).cache_properties(CacheProperties::No).path(path);
         answer(format!("tell the state of {name}"), async {
             let unit = builder.build().await?;
-            // The job first: what is seen after its end is what came of it. The result last: whoever was seen to have
-            // failed has one by then.
+            // Read the job first: a state read after its end is the result. Read the result last: a failed unit has one
+            // by then.
             let has_job = unit.job().await?.0 != 0;
             let (load, active, sub) = (unit.load_state().await?, unit.active_state().await?, unit.sub_state().await?);
             let (restarts, result) = match name.ends_with(".service") {
@@ -240,12 +240,13 @@ impl Systemd {
         .await
     }
 
-    /// Asks for a job, and waits for its end: at most so long.
+    /// Starts a job and waits for its end, up to the timeout.
     pub(crate) async fn job(&self, name: &str, job: Job, at_most: Duration) -> Result<JobEnd, SystemdError> {
-        // Before the job is there, so that its end is not missed.
+        // Subscribe before the job exists, to see its end.
         answer("tell of its jobs", self.manager.subscribe()).await?;
         let mut ends = answer("tell of its jobs", self.manager.receive_job_removed()).await?;
-        // systemd forgets an inactive unit at once, and why it left it as it is: not while this connection is there.
+        // systemd drops an inactive unit at once, with its unmet conditions. This reference keeps it while the
+        // connection lives.
         answer(format!("keep {name} loaded"), self.manager.ref_unit(name.to_owned())).await?;
         let (unit, mode) = (name.to_owned(), MODE.to_owned());
         let what = format!("{} {name}", job.as_str());
@@ -273,7 +274,7 @@ impl Systemd {
         }
     }
 
-    /// `enabled`, `disabled`, `static`, … of the unit's file. None = there is no such file.
+    /// State of the unit's file: `enabled`, `disabled`, `static`, … None = the file is missing.
     pub(crate) async fn file_state(&self, name: &str) -> Result<Option<String>, SystemdError> {
         let asked = answer(format!("find the file of {name}"), self.manager.get_unit_file_state(name.to_owned())).await;
         match asked {
@@ -283,7 +284,7 @@ impl Systemd {
         }
     }
 
-    /// Has the unit started at boot. False = its file does not say how.
+    /// Enables the unit at boot. False = its file lacks an [Install] section.
     pub(crate) async fn enable(&self, name: &str) -> Result<bool, SystemdError> {
         let call = self.manager.enable_unit_files(vec![name.to_owned()], false, false);
         let (installable, _) = answer(format!("enable {name}"), call).await?;
@@ -291,7 +292,7 @@ impl Systemd {
         Ok(installable)
     }
 
-    /// Has the unit not started at boot.
+    /// Disables the unit at boot.
     pub(crate) async fn disable(&self, name: &str) -> Result<(), SystemdError> {
         let call = self.manager.disable_unit_files(vec![name.to_owned()], false);
         answer(format!("disable {name}"), call).await?;
@@ -302,7 +303,7 @@ impl Systemd {
         answer("reload its unit files", self.manager.reload()).await
     }
 
-    /// How a service ended. None = systemd does not know it.
+    /// How a service ended. None = it is unknown to systemd.
     pub(crate) async fn end_of(&self, name: &str) -> Result<Option<ServiceEnd>, SystemdError> {
         let path = match answer(format!("find {name}"), self.manager.get_unit(name.to_owned())).await {
             Err(error) if error.is(NO_SUCH_UNIT) => return Ok(None),
@@ -319,8 +320,8 @@ impl Systemd {
     }
 }
 
-/// Those of a unit's conditions that were not met at its last start, as its file has them: name, triggering, negated,
-/// parameter, and below zero for unmet.
+/// Conditions that were unmet at a unit's last start, in the syntax of its file. The fields are: name, triggering,
+/// negated, parameter, and a state that is negative if unmet.
 fn unmet(conditions: Vec<(String, bool, bool, String, i32)>) -> Vec<String> {
     let text = |(name, triggering, negated, parameter, _)| {
         format!("{name}={}{}{parameter}", if triggering { "|" } else { "" }, if negated { "!" } else { "" })

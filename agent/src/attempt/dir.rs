@@ -1,21 +1,22 @@
-//! The directory of one attempt, and what it proves. exec-item writes it, the agent reads it; they never talk.
+//! The directory of one attempt, and what it proves. exec-item writes it and the agent reads it; they communicate only
+//! through it.
 //!
 //! ```text
-//! request.json   what is to be done; written by the agent
+//! request.json   the request; written by the agent
 //! lock           record lock, held by exec-item while it lives; the kernel names the holder
-//! begun          FIFO that is exec-item's stdout until it has claimed: its closing wakes whoever started it; a byte
-//!                before that: there was no room on the disk, and nothing began
-//! alive          FIFO that exec-item keeps open: its closing wakes whoever waits for the end
+//! begun          FIFO that is exec-item's stdout until it has claimed: its closing wakes the starter; a byte
+//!                before that: the disk was full, and nothing began
+//! alive          FIFO that exec-item keeps open: its closing wakes all waiters for the end
 //! claim          created with O_EXCL by the one exec-item that runs this attempt
 //! output.log     newest output; output.log.old the piece before it
-//! progress       of a transfer or a playbook; news, not record
-//! outcome        what built-in work in a process of its own came to
+//! progress       of a transfer or a playbook; best effort
+//! outcome        outcome of built-in work in a separate process
 //! exit           the outcome; durable when exec-item has ended
-//! reserve        the exit's file before it has anything to say: its disk space is set aside before the claim
-//! outcome.reserve, at-work: the same for the outcome; and that the work was interrupted, and may hang
-//! stderr         what exec-item itself complained about
+//! reserve        the future exit file: its disk space is reserved before the claim
+//! outcome.reserve, at-work: the same for the outcome; and a mark that the work was interrupted and may hang
+//! stderr         exec-item's own error output
 //! inputs         secrets, while the program runs (attempt/inputs.rs)
-//! work/          the program's working directory; goes with all else that is not named here when the program has ended
+//! work/          the program's working directory; removed at its end, with all other unlisted entries
 //! ```
 
 use std::{
@@ -46,17 +47,17 @@ use super::{
 };
 use crate::proxy::Proxies;
 
-/// Name of the file with the site's proxies.
+/// File name of the site's proxies.
 const PROXIES: &str = "proxies.json";
 
-/// Space for `exit`, and for `outcome`.
+/// Names of the files that reserve space for `exit` and for `outcome`.
 const RESERVE: &str = "reserve";
 const OUTCOME_RESERVE: &str = "outcome.reserve";
-/// The outcome is recorded, and the work of this very process was interrupted, not over.
+/// Marker: the outcome is recorded, but the interrupted work of this process goes on.
 const AT_WORK: &str = "at-work";
 /// A process ends within milliseconds, unless it hangs in the kernel.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
-/// What outlives the program. `script` and `result.json` are those of the bash runner.
+/// Files that outlive the program. `script` and `result.json` are those of the bash runner.
 const RECORD: [&str; 15] = [
     "request.json",
     "lock",
@@ -74,19 +75,19 @@ const RECORD: [&str; 15] = [
     "script",
     "result.json",
 ];
-/// The largest exit record: 8 KiB of tail and 16 KiB of result, each byte escaped to six in the worst case.
+/// Largest exit record: 8 KiB of tail and 16 KiB of result, each byte escaped to six in the worst case.
 const RESERVE_BYTES: i64 = 160 * 1024;
 
-/// See the module.
+/// The directory of one attempt; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptDir {
     path: PathBuf,
 }
 
-/// Held by exec-item while it lives. Dropping it says that the attempt is over.
+/// The lock that exec-item holds while it lives. Dropping it ends the attempt.
 #[derive(Debug)]
 pub(crate) struct Held {
-    // Order matters: the lock goes first, so that whoever `alive` wakes finds it free.
+    // Order matters: the lock is released first, so that a reader woken by `alive` finds it free.
     _lock: File,
     _alive: File,
 }
@@ -120,17 +121,17 @@ impl AttemptDir {
         self.file("output.log.old")
     }
 
-    /// What the program is given and no record keeps: a directory, or a link to one.
+    /// Inputs of the program, excluded from all records: a directory, or a link to one.
     pub(crate) fn inputs(&self) -> PathBuf {
         self.file("inputs")
     }
 
-    /// Beside this attempt and the others at its item: the handlers of its playbook that are due.
+    /// Record of the playbook's due handlers. It lies beside this attempt and the other attempts of its item.
     pub(crate) fn handlers(&self, item: &ItemName) -> PathBuf {
         handlers::file(self.path.parent().unwrap_or(Path::new("/")), item)
     }
 
-    /// The handlers of a playbook that are due, in words. A record that cannot be read is said likewise.
+    /// The due handlers of a playbook as text, or the error if their record is unreadable.
     pub(crate) fn handlers_left(&self, request: &Request) -> Option<String> {
         if request.runner != RunnerKind::Ansible.as_str() {
             return None;
@@ -145,8 +146,8 @@ impl AttemptDir {
         self.file("stderr")
     }
 
-    /// Lays the directory down with its request. Not durable: until it is claimed nothing has happened, and whoever
-    /// starts it lays it down again first. Doing it again changes nothing once it is claimed.
+    /// Creates the directory with its request. It need not be durable: the attempt begins with the claim, and the
+    /// starter calls this again first. After the claim, repeating it has no effect.
     pub(crate) fn create(&self, request: &Request) -> Result<(), AttemptError> {
         let failed = |source| AttemptError::File { what: "create", path: self.path.clone(), source };
         private_dir(&self.path).map_err(failed)?;
@@ -157,7 +158,7 @@ impl AttemptDir {
                 Err(errno) => return Err(failed(errno.into())),
             }
         }
-        // The host opens it for exec-item: where there is no room for it, that is known before anything is launched.
+        // The host opens this file for exec-item. Creating it now reports a full disk before the launch.
         OpenOptions::new().create(true).append(true).mode(0o600).open(self.stderr()).map_err(failed)?;
         if !self.claimed() {
             let path = self.file("request.json");
@@ -167,7 +168,7 @@ impl AttemptDir {
         Ok(())
     }
 
-    /// The site's proxies; they may hold passwords, and go when the attempt has ended.
+    /// Writes the site's proxies. They may hold passwords, so they are removed when the attempt has ended.
     pub(crate) fn write_proxies(&self, proxies: &Proxies) -> Result<(), AttemptError> {
         let path = self.file(PROXIES);
         let bytes = encode(&path, proxies)?;
@@ -178,7 +179,7 @@ impl AttemptDir {
         self.proxies_files().iter().any(|path| path.exists())
     }
 
-    /// Not there is as good.
+    /// Removes the site's proxies. Succeeds if they are missing.
     pub(crate) fn forget_proxies(&self) -> Result<(), AttemptError> {
         self.proxies_files().into_iter().try_for_each(|path| match fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -188,7 +189,7 @@ impl AttemptDir {
         })
     }
 
-    /// The file, and the one that a crash leaves where it is written.
+    /// The proxies file, and the temporary file that a crash may leave.
     fn proxies_files(&self) -> [PathBuf; 2] {
         let path = self.file(PROXIES);
         [durable::temp_name(&path), path]
@@ -207,7 +208,7 @@ impl AttemptDir {
         })
     }
 
-    /// Takes the lock, for as long as the process lives. None = another holds it.
+    /// Takes the lock for the life of the process. None = another process holds it.
     pub(crate) fn hold(&self) -> Result<Option<Held>, AttemptError> {
         let failed = |source| AttemptError::File { what: "lock", path: self.file("lock"), source };
         let open =
@@ -220,17 +221,17 @@ impl AttemptDir {
         }
     }
 
-    /// Was it ever begun?
+    /// Has it ever begun?
     pub(crate) fn claimed(&self) -> bool {
         self.file("claim").exists()
     }
 
-    /// Sets disk space aside for the outcome: an attempt whose end could not be recorded is not begun.
+    /// Reserves disk space for the outcome: an attempt begins only if its end can be recorded.
     pub(crate) fn reserve(&self) -> Result<(), AttemptError> {
         self.set_aside(RESERVE)
     }
 
-    /// Sets disk space aside for [`Self::write_outcome`]: the work may fill the disk, and that is to be said.
+    /// Reserves disk space for [`Self::write_outcome`]: the work may fill the disk, and that must be reported.
     pub(crate) fn reserve_outcome(&self) -> Result<(), AttemptError> {
         self.set_aside(OUTCOME_RESERVE)
     }
@@ -241,19 +242,20 @@ impl AttemptDir {
         let mut file = OpenOptions::new();
         let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(failed)?;
         match fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVE_BYTES) {
-            // A file system that cannot promise: then it is tried without.
+            // Go on without a reservation if the file system lacks support.
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(()),
             Err(errno) => Err(failed(errno.into())),
         }
     }
 
-    /// Claims the attempt, durably. False = it was claimed before: whoever asks must not run it.
+    /// Claims the attempt durably. False = it was claimed before, and the caller must not run it.
     pub(crate) fn claim(&self) -> Result<bool, AttemptError> {
         let path = self.file("claim");
         let failed = |source| AttemptError::File { what: "claim", path: path.clone(), source };
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Ok(_) => {
-                // The claim is its name, and a name is durable when its directory is; likewise ours in its parent.
+                // The claim is a file name, and a name is durable once its directory is synced. The same holds for this
+                // directory in its parent.
                 let parent = self.path.parent().unwrap_or(Path::new("/"));
                 durable::sync_dirs(&self.path, parent).map_err(failed)?;
                 Ok(true)
@@ -263,7 +265,7 @@ impl AttemptDir {
         }
     }
 
-    /// Who holds the lock, as the kernel has it.
+    /// Holder of the lock, as the kernel reports it.
     pub(crate) fn holder(&self) -> Result<Option<Pid>, AttemptError> {
         let failed = |source| AttemptError::File { what: "query the lock", path: self.file("lock"), source };
         let file = match OpenOptions::new().read(true).write(true).open(self.file("lock")) {
@@ -276,8 +278,8 @@ impl AttemptDir {
         Ok((i32::from(lock.l_type) != libc::F_UNLCK).then(|| Pid::from_raw(lock.l_pid)))
     }
 
-    /// What the directory proves. The claim is read before the lock: it is made under the lock, so a claim without
-    /// a holder means that the holder is gone, and what it wrote is final.
+    /// State that the directory proves. Read the claim before the lock: the claim is made under the lock. If the claim
+    /// exists but the lock is free, the holder is gone and its record is final.
     pub(crate) fn find(&self) -> Result<Found, AttemptError> {
         let claimed = self.claimed();
         if self.holder()?.is_some() {
@@ -289,8 +291,8 @@ impl AttemptDir {
         Ok(self.read::<Exit>("exit")?.map_or(Found::Lost, Found::Exited))
     }
 
-    /// The outcome of work that was interrupted, and whose process does not end. Only an operator knows when another
-    /// attempt may begin beside it.
+    /// Outcome of interrupted work whose process hangs. Only an operator can decide when another attempt may begin
+    /// beside it.
     fn hanging(&self) -> Result<Option<Exit>, AttemptError> {
         let since = fs::metadata(self.file(AT_WORK)).and_then(|marker| marker.modified());
         let hangs = since.is_ok_and(|since| since.elapsed().is_ok_and(|elapsed| elapsed >= ENDS_WITHIN));
@@ -305,32 +307,33 @@ impl AttemptDir {
         }))
     }
 
-    /// Says that the work is not over though its outcome is about to be recorded.
+    /// Marks that the work goes on although its outcome is about to be recorded.
     pub(crate) fn mark_at_work(&self) -> io::Result<()> {
         File::create(self.file(AT_WORK)).map(drop)
     }
 
-    /// Records the outcome, for whoever looks. A power cut may take it away yet, and with it all knowledge of the end:
+    /// Records the outcome for readers. A power cut may still lose it, and with it all knowledge of the end:
     /// [`AttemptDir::sync_exit`] must follow.
     pub(crate) fn write_exit(&self, exit: &Exit) -> Result<(), AttemptError> {
         self.write_into(RESERVE, "exit", exit)
     }
 
-    /// Into the space that is there, rather than into what a removal of it leaves: somebody waits for this.
+    /// Writes into the reserved space. Freeing it first and writing a new file would be slower, and readers wait for
+    /// this.
     fn write_into(&self, reserve: &str, name: &str, value: &impl Serialize) -> Result<(), AttemptError> {
         let (reserve, path) = (self.file(reserve), self.file(name));
         let bytes = encode(&path, value)?;
         let written = match OpenOptions::new().write(true).open(&reserve) {
             Ok(mut file) => file.write_all(&bytes).and_then(|()| fs::rename(&reserve, &path)),
-            // Written before, and to be written again.
+            // It was written before and is written again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => durable::replace_unsynced(&path, &bytes),
             Err(error) => Err(error),
         };
         written.map_err(|source| AttemptError::File { what: "write", path, source })
     }
 
-    /// Makes the outcome durable, and gives back what it does not take of its space. Not there any more: it is recorded
-    /// elsewhere already.
+    /// Makes the outcome durable and frees the unused part of its reserved space. A missing file was recorded elsewhere
+    /// already.
     pub(crate) fn sync_exit(&self) -> Result<(), AttemptError> {
         let path = self.file("exit");
         let sync = |exit: File| exit.set_len(exit.metadata()?.len()).and_then(|()| exit.sync_all());
@@ -343,8 +346,8 @@ impl AttemptDir {
         }
     }
 
-    /// Removes what the program and its runner left besides the record. That can be much, and can be others': the agent
-    /// has not the rights to remove it, exec-item has.
+    /// Removes what the program and its runner left besides the record. It may be large and owned by other users. Only
+    /// exec-item has the rights to remove it.
     pub(crate) fn clear(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -356,7 +359,8 @@ impl AttemptDir {
         Ok(())
     }
 
-    /// For the exec-item of this attempt only, which is waiting for it. A power cut that takes it takes its reader too.
+    /// Writes the outcome for the waiting exec-item of this attempt only. A power cut that loses it ends its reader
+    /// too.
     pub(crate) fn write_outcome(&self, outcome: &impl Serialize) -> Result<(), AttemptError> {
         self.write_into(OUTCOME_RESERVE, "outcome", outcome)
     }
@@ -365,13 +369,13 @@ impl AttemptDir {
         self.read("outcome")
     }
 
-    /// News: not durable, and a failure to tell it is no failure.
+    /// Writes the progress, best effort: unsynced, and a failure is ignored.
     pub(crate) fn write_progress(&self, progress: Progress) {
         let bytes = json(&progress);
         let _ = durable::replace_unsynced(&self.progress_file(), &bytes);
     }
 
-    /// Where a program may tell it itself.
+    /// Path where a program may write its own progress.
     pub(crate) fn progress_file(&self) -> PathBuf {
         self.file("progress")
     }
@@ -396,13 +400,13 @@ fn encode(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, AttemptError> 
     serde_json::to_vec(value).map_err(|source| AttemptError::Damaged { path: path.to_owned(), source })
 }
 
-/// A record lock, not flock: the kernel tells who holds it, and asking does not take it.
+/// A record lock instead of flock: the kernel names its holder, and a query leaves it free.
 #[expect(clippy::cast_possible_truncation, reason = "the constants are 0 and 1")]
 fn whole_file() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// A directory for root's eyes only; there already is as good.
+/// Creates a directory that only its owner can read. Succeeds if it exists.
 pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

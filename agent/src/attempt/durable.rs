@@ -1,4 +1,4 @@
-//! Files that are whole or absent, also after a power cut: temp, fsync, rename, fsync the directory.
+//! Files that are whole or absent, even after a power cut: temp, fsync, rename, fsync the directory.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,7 +13,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Both at once: a journal writes them out together, one after the other they take twice as long.
+/// Syncs both at once: the journal writes them together, while one after the other takes twice as long.
 pub(crate) fn sync_dirs(one: &Path, other: &Path) -> io::Result<()> {
     thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, || sync_dir(other)) {
         Ok(others) => {
@@ -21,12 +21,12 @@ pub(crate) fn sync_dirs(one: &Path, other: &Path) -> io::Result<()> {
             let other = others.join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
             one.and(other)
         }
-        // There is no room for a thread.
+        // Creating a thread failed.
         Err(_) => sync_dir(one).and_then(|()| sync_dir(other)),
     })
 }
 
-/// Puts `bytes` at `path` with mode 0600, durably. Readers see the old content or the new, never a part.
+/// Replaces `path` with `bytes`, mode 0600, durably. Readers see either the old content or the new.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temp = swap_in(path, bytes)?;
     temp.sync_all()?;
@@ -34,7 +34,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_dir(path.parent().unwrap_or(Path::new("/")))
 }
 
-/// The same without a promise for a power cut: for files that are only news.
+/// Replaces a file atomically but not durably: for best-effort files.
 pub(crate) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     swap_in(path, bytes)?;
     fs::rename(temp_name(path), path)
@@ -46,7 +46,7 @@ fn swap_in(path: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(temp)
 }
 
-/// Where the new content is written before it takes its place.
+/// Temporary path of new content.
 pub(super) fn temp_name(path: &Path) -> std::path::PathBuf {
     path.with_extension("new")
 }

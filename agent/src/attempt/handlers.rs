@@ -1,6 +1,6 @@
-//! Handlers that the playbook of an item notified and that have not run: one file an item, beside its attempts, so that
-//! it outlives each of them. The callback plugin of the ansible runner appends a line whenever they change, durably
-//! before the task goes on; the last line that is whole counts. While one is left the item is not done.
+//! Notified playbook handlers of an item that are still due. Each item has one file beside its attempts, which outlives
+//! them. The callback plugin of the ansible runner appends a line at each change, durably before the task goes on. The
+//! last complete line counts. The item is done only when all handlers have run.
 
 use std::{
     fs, io,
@@ -16,12 +16,12 @@ use super::durable;
 /// Handlers that a message names.
 const NAMED_MAX: usize = 8;
 
-/// Where they are recorded. No attempt has such a name.
+/// File of the record. Its name differs from that of any attempt.
 pub(crate) fn file(attempts: &Path, item: &ItemName) -> PathBuf {
     attempts.join(format!("{item}.handlers"))
 }
 
-/// Begins the record of an attempt with those that the attempts before it left.
+/// Starts the record of an attempt with the handlers that earlier attempts left.
 pub(crate) fn begin(file: &Path) -> io::Result<()> {
     let line = match last_line(file)? {
         Some((line, _)) => line,
@@ -30,7 +30,7 @@ pub(crate) fn begin(file: &Path) -> io::Result<()> {
     durable::replace(file, format!("{line}\n").as_bytes())
 }
 
-/// Those that have not run, in words. None: each has, or the item notifies none.
+/// The due handlers, as text. None: each has run, or the item notifies none.
 pub(crate) fn left(file: &Path) -> io::Result<Option<String>> {
     let due = last_line(file)?.map(|(_, line)| line.due).unwrap_or_default();
     let named: Vec<&str> = due.iter().take(NAMED_MAX).map(|due| due.name.as_str()).collect();
@@ -39,7 +39,7 @@ pub(crate) fn left(file: &Path) -> io::Result<Option<String>> {
     Ok((!due.is_empty()).then(|| format!("notified handlers did not run: {}{more}", named.join(", "))))
 }
 
-/// What is read of a line; the rest of it is the plugin's.
+/// The part of a line that is read here; the rest belongs to the plugin.
 #[derive(Deserialize)]
 struct Line {
     due: Vec<Due>,
@@ -50,7 +50,7 @@ struct Due {
     name: String,
 }
 
-/// A line that a crash tore is none: nothing has followed from it.
+/// Last complete line. A line torn by a crash is ignored: the task waits for the complete line.
 fn last_line(file: &Path) -> io::Result<Option<(String, Line)>> {
     let text = match fs::read(file) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

@@ -1,12 +1,12 @@
-//! The inputs of one attempt on their way to its program: files of mode 0600 in a directory of mode 0700, laid down by
-//! the agent right before the start, removed by exec-item when the program is gone, and by the agent wherever exec-item
-//! could not. With a runtime directory they lie there, on tmpfs; without one, in the attempt's own directory.
+//! The inputs of one attempt on their way to its program: files of mode 0600 in a directory of mode 0700. The agent
+//! writes them right before the start. exec-item removes them when the program is gone; the agent removes leftovers.
+//! They lie in the runtime directory, on tmpfs, or else in the attempt's own directory.
 //!
 //! ```text
-//! secret/NAME   to be kept out of every output
-//! plain/NAME    not secret
+//! secret/NAME   must not appear in any output
+//! plain/NAME    public
 //! param/NAME    a param of a script with the values of its secrets; written by exec-item
-//! scratch/      what a runner makes of them for a program
+//! scratch/      files that a runner derives from them for a program
 //! ```
 
 use std::{
@@ -25,25 +25,25 @@ use muster_proto::{
 use super::private_dir;
 use crate::output::Hidden;
 
-/// What exec-item found of an attempt's inputs.
+/// Inputs of an attempt that exec-item found.
 #[derive(Default)]
 pub(crate) struct Inputs {
     dir: PathBuf,
     secrets: BTreeMap<String, Vec<u8>>,
 }
 
-/// A param that cannot be made from its text and the secrets.
+/// Error in building a param from its text and the secrets.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
-    /// The value is not text.
+    /// The value is not UTF-8.
     #[error("secret `{0}` is not UTF-8 text, so it cannot be part of a param")]
     NotText(String),
-    /// The text and the secrets do not fit.
+    /// The text has an invalid variable.
     #[error(transparent)]
     Variable(#[from] VariableError),
 }
 
-/// Lays inputs down: at `link` itself, or in `runtime` with `link` leading there. What was there before is removed.
+/// Writes inputs at `link` itself, or in `runtime` with `link` as a symlink to it. Old inputs are removed first.
 pub(super) fn lay_down(link: &Path, runtime: Option<&Path>, inputs: &[ItemInput]) -> io::Result<()> {
     remove(link)?;
     if inputs.is_empty() {
@@ -65,7 +65,7 @@ pub(super) fn lay_down(link: &Path, runtime: Option<&Path>, inputs: &[ItemInput]
     Ok(())
 }
 
-/// Removes inputs, wherever they lie. Not there is as good.
+/// Removes inputs, wherever they lie. Succeeds if they are missing.
 pub(crate) fn remove(link: &Path) -> io::Result<()> {
     let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
     match fs::read_link(link) {
@@ -80,7 +80,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl Inputs {
-    /// Those at `link`; none there are none.
+    /// Reads the inputs at `link`; empty if the link is missing.
     pub(crate) fn read(link: &Path) -> io::Result<Self> {
         let dir = match fs::canonicalize(link) {
             Ok(dir) => dir,
@@ -95,7 +95,7 @@ impl Inputs {
         Ok(Self { secrets, dir })
     }
 
-    /// What must appear in no output.
+    /// Values to hide in every output.
     pub(crate) fn to_hide(&self) -> Hidden {
         Hidden::of(self.secrets.values().map(Vec::as_slice))
     }
@@ -105,7 +105,7 @@ impl Inputs {
         self.secrets.keys().map(|name| (name.as_str(), self.dir.join("secret").join(name)))
     }
 
-    /// A param with the values of its secrets, each without its last newline.
+    /// Resolves a param with the values of its secrets, minus their last newlines.
     pub(crate) fn resolve(&self, name: &str, text: &str) -> Result<String, InputError> {
         let mut values = BTreeMap::new();
         for (name, value) in &self.secrets {
@@ -115,14 +115,15 @@ impl Inputs {
         Ok(replace_in_param(name, text, |text| replace_late(text, &values))?)
     }
 
-    /// A directory that goes when the inputs go, for what a runner makes of them; without inputs, one at `otherwise`.
+    /// Directory for a runner's derived files, removed together with the inputs. If there are no inputs, it is
+    /// `otherwise`.
     pub(crate) fn scratch(&self, otherwise: &Path) -> io::Result<PathBuf> {
         let dir = if self.secrets.is_empty() { otherwise.to_owned() } else { self.dir.join("scratch") };
         private_dir(&dir)?;
         Ok(dir)
     }
 
-    /// Puts a param's value into a file beside the secrets.
+    /// Writes a param's value to a file beside the secrets.
     pub(crate) fn write_param(&self, name: &str, value: &str) -> io::Result<PathBuf> {
         let dir = self.dir.join("param");
         private_dir(&dir)?;
@@ -132,7 +133,7 @@ impl Inputs {
     }
 }
 
-/// What an editor or `echo` puts at the end of a file is not meant.
+/// Removes the newline that an editor or `echo` appends.
 fn without_newline(value: &[u8]) -> &[u8] {
     value.strip_suffix(b"\n").unwrap_or(value)
 }

@@ -1,4 +1,4 @@
-//! What is written down of one attempt: plain data, shared with the pure core and the simulator. No I/O, no clock.
+//! Record of one attempt: plain data, shared with the pure core and the simulator. No I/O, no clock.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 /// Exit code of an attempt that has none.
 pub const NO_EXIT_CODE: i32 = -1;
 
-/// One attempt at one item under one assignment. For each of these at most one process is ever started.
+/// One attempt of one item under one assignment. At most one process is ever started for it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptKey {
     /// The item's slot.
     pub item: ItemName,
-    /// Of the assignment it is started under.
+    /// Generation of the assignment under which it is started.
     pub generation: Generation,
-    /// From 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
 }
 
-/// Name of the attempt's directory: `<item>.<generation>.<attempt>`. A label holds no dot, so it reads back.
+/// Name of the attempt's directory: `<item>.<generation>.<attempt>`. Labels exclude dots, so the name parses back.
 impl fmt::Display for AttemptKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.item, self.generation, self.attempt)
     }
 }
 
-/// A directory name that is none of an attempt.
+/// A directory name with another format than an attempt's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an attempt is named <item>.<generation>.<attempt>")]
 pub struct InvalidKey;
@@ -46,65 +46,65 @@ impl FromStr for AttemptKey {
             generation: Generation(generation.parse().map_err(|_| InvalidKey)?),
             attempt: attempt.parse().map_err(|_| InvalidKey)?,
         };
-        // `+1` and `01` parse as numbers too; only the name we would write is ours.
+        // `+1` and `01` parse as numbers too; only the canonical name is valid.
         if key.to_string() == text { Ok(key) } else { Err(InvalidKey) }
     }
 }
 
-/// Everything a runner is told.
+/// Everything that a runner is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Which attempt this is.
+    /// The attempt.
     pub key: AttemptKey,
-    /// Of the item.
+    /// Hash of the item.
     pub hash: ItemHash,
-    /// The machine it runs on.
+    /// Machine it runs on.
     pub machine: MachineName,
-    /// Its identity: attempts of one that was enrolled anew on the same disk are another's.
+    /// The machine's identity. After a new enrolment on the same disk, older attempts belong to another machine.
     pub machine_id: MachineId,
     /// The machine's cluster.
     pub cluster: ClusterName,
-    /// Name of the runner. Text, because the agent may be older than the manifest.
+    /// Name of the runner. It is text because the agent may be older than the manifest.
     pub runner: String,
-    /// Of the item.
+    /// Version of the item.
     pub version: String,
-    /// Of the item.
+    /// Phase of the item.
     pub phase: Phase,
-    /// The runner's inputs, every variable replaced.
+    /// The runner's inputs with every variable replaced.
     pub params: BTreeMap<String, String>,
-    /// The params that refer to secrets, as texts for `variables::replace_late`: a value never stands in a request.
+    /// Params that refer to secrets, as texts for `variables::replace_late`. A request never contains a secret's value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secret_params: BTreeMap<String, String>,
-    /// Time limit of this attempt, in milliseconds. exec-item holds it, so it counts while the agent is away.
+    /// Time limit of this attempt, in milliseconds. exec-item enforces it, so it counts while the agent is down.
     pub timeout_ms: u64,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Never `Running`. `Indeterminate`: ended from outside before it had come to an end.
+    /// Final state, never `Running`. `Indeterminate`: it was stopped from outside before its end.
     pub state: ItemState,
     /// One line for people: "exit status 3", "killed by SIGSEGV", "timed out after 30 s".
     pub message: String,
-    /// The end of its output, redacted; at most 8 KiB.
+    /// End of its output, redacted; at most 8 KiB.
     pub output_tail: String,
-    /// Free JSON the runner leaves; at most 16 KiB.
+    /// Free JSON from the runner; at most 16 KiB.
     pub result_json: Option<String>,
-    /// Unix milliseconds.
+    /// Start, in Unix milliseconds.
     pub started_at_ms: u64,
-    /// Unix milliseconds.
+    /// End, in Unix milliseconds.
     pub finished_at_ms: u64,
 }
 
 impl Exit {
-    /// Of an attempt whose exec-item was ended with all that it hosted, and could record nothing itself.
+    /// Outcome of an attempt whose exec-item was killed with all its processes before it could record anything.
     #[must_use]
     pub const fn of_lost(message: String) -> Self {
         let state = ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true };
         Self { state, message, output_tail: String::new(), result_json: None, started_at_ms: 0, finished_at_ms: 0 }
     }
 
-    /// Of an attempt whose exec-item left no outcome, where something is known of the reason.
+    /// Outcome of an attempt without a recorded one, where part of the cause is known.
     #[must_use]
     pub fn of_unknown(why: &str) -> Self {
         let message = format!("its process ended without an outcome: {why}");
@@ -112,41 +112,41 @@ impl Exit {
     }
 }
 
-/// What the record of an attempt says of it, whoever asks and however often.
+/// State of an attempt according to its record. Reads leave it unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No process ever began: start it, same attempt.
+    /// Its process has yet to begin: start the same attempt.
     NotStarted,
     /// Its exec-item lives.
     Running,
     /// It ended, and the outcome is recorded.
     Exited(Exit),
-    /// It began, its exec-item is gone, and nothing says how it ended.
+    /// It began, its exec-item is gone, and its outcome is unknown.
     Lost,
 }
 
-/// What the directory of an attempt says to a ledger that does not know it.
+/// Evidence from an attempt's directory for a ledger that lacks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Which attempt.
+    /// The attempt.
     pub key: AttemptKey,
-    /// Of the item; None: its request cannot be read.
+    /// Hash of the item; None: its request is unreadable.
     pub hash: Option<ItemHash>,
-    /// What became of it.
+    /// State of the attempt.
     pub found: Found,
 }
 
-/// How far a long transfer has come, or which task of a playbook runs.
+/// Progress of a long transfer, or the running task of a playbook.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
-    /// Bytes that are here.
+    /// Bytes received.
     pub done_bytes: u64,
-    /// Of the whole; 0 = unknown.
+    /// Total bytes; 0 = unknown.
     pub total_bytes: u64,
-    /// Since the last progress.
+    /// Rate since the last progress.
     pub bytes_per_second: u64,
-    /// Name of the task, as the playbook has it.
+    /// Name of the task in the playbook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
 }

@@ -1,13 +1,13 @@
-//! Removes directory trees, but never what is mounted in them: a script may have left a file server's directory there.
+//! Removes directory trees, but keeps mounted file systems in them: a script may have left a file server mounted there.
 
 use std::{fs, io, path::Path};
 
 use crate::mounts::Mounts;
 
-/// Removes the tree. Not there is as good.
+/// Removes the tree. Succeeds if it is missing.
 ///
 /// # Errors
-/// If something is mounted at it or below it: then nothing is removed.
+/// If a file system is mounted at it or below it. The tree is then kept.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     let real = match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

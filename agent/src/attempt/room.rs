@@ -1,17 +1,17 @@
-//! How much disk the records of ended attempts may take, their output above all.
+//! Disk quota for the records of ended attempts, mostly their output.
 
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
 use super::AttemptKey;
 use crate::output::OUTPUT_BYTES_MAX;
 
-/// Of all attempts together.
+/// Quota of all attempts together.
 const RECORDS_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// As `stat` counts them, whatever the file system's own are.
+/// Block size of `stat`, independent of the file system's own.
 const BLOCK_BYTES: u64 = 512;
 
-/// Those that must go, of attempts and what each takes in the order of their worth. The first is under way, and may yet
-/// take as much as any.
+/// Attempts beyond the quota. Input: attempts with their sizes, most valuable first. The first is under way and may
+/// grow to the maximum.
 pub(super) fn beyond(attempts: impl IntoIterator<Item = (AttemptKey, u64)>) -> Vec<AttemptKey> {
     let mut attempts = attempts.into_iter();
     let mut taken = attempts.next().map_or(0, |(_, bytes)| bytes.max(OUTPUT_BYTES_MAX));
@@ -24,7 +24,7 @@ pub(super) fn beyond(attempts: impl IntoIterator<Item = (AttemptKey, u64)>) -> V
         .collect()
 }
 
-/// What the files of a record take. Directories are the program's, and gone when it has ended.
+/// Disk space of a record's files. Directories belong to the program and are removed at its end.
 pub(super) fn bytes_of(record: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(record)? {

@@ -1,4 +1,4 @@
-//! Which assignments and calls are accepted: the fences of epoch and generation, and the hash of every item.
+//! Acceptance of assignments and calls: the fences of epoch and generation, and the hash of every item.
 
 use std::{cmp::Ordering, fmt};
 
@@ -9,25 +9,25 @@ use muster_proto::{
 
 use crate::core::LedgerState;
 
-/// Why an assignment was refused.
+/// Refusal of an assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// For programs.
+    /// Reason for programs.
     pub code: RefusalCode,
-    /// For people.
+    /// Reason for people.
     pub message: String,
 }
 
-/// Why an assignment was refused, by name.
+/// Named reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
-    /// From a coordinator that has been succeeded.
+    /// The coordinator has been succeeded.
     StaleEpoch,
     /// Older than the accepted one.
     StaleGeneration,
-    /// The accepted generation, but with other content.
+    /// The accepted generation with different content.
     GenerationReused,
-    /// An item is not what its hash says.
+    /// An item's content differs from its hash.
     HashMismatch,
 }
 
@@ -37,21 +37,21 @@ impl fmt::Display for RefusalCode {
     }
 }
 
-/// What becomes of an assignment.
+/// Decision about an assignment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// To be recorded and acted upon.
+    /// Record it and act upon it.
     Accepted,
-    /// The one accepted already.
+    /// It is the accepted one.
     Same,
-    /// Nothing changes.
+    /// Refuse it; nothing changes.
     Refused(Refusal),
 }
 
-/// Judges an assignment by what the ledger holds.
+/// Checks an assignment against the ledger.
 pub(super) fn verdict(ledger: &LedgerState, new: &Assignment) -> Verdict {
     let refused = |code, message| Verdict::Refused(Refusal { code, message });
-    // Planted: a coordinator that has been succeeded is still obeyed.
+    // Seeded bug: obey a coordinator that has been succeeded.
     if new.epoch < ledger.epoch && !planted("agent-accept-older-epoch") {
         let message = format!("epoch {} is over: this machine has seen {}", new.epoch, ledger.epoch);
         return refused(RefusalCode::StaleEpoch, message);
@@ -69,14 +69,14 @@ pub(super) fn verdict(ledger: &LedgerState, new: &Assignment) -> Verdict {
     let Some(old) = &ledger.assignment else { return Verdict::Accepted };
     match new.generation.cmp(&old.generation) {
         Ordering::Greater => Verdict::Accepted,
-        // Planted: an assignment that was overtaken on its way takes its successor's place.
+        // Seeded bug: an assignment that was overtaken in transit replaces its successor.
         Ordering::Less if planted("agent-accept-older-generation") => Verdict::Accepted,
         Ordering::Less => {
             let message = format!("generation {} is over: {} was accepted", new.generation, old.generation);
             refused(RefusalCode::StaleGeneration, message)
         }
         Ordering::Equal if same_content(old, new) => Verdict::Same,
-        // Planted: the content of a generation may change.
+        // Seeded bug: the content of a generation may change.
         Ordering::Equal if planted("agent-accept-reused-generation") => Verdict::Accepted,
         Ordering::Equal => {
             let message = format!("generation {} was accepted with other content", new.generation);
@@ -85,9 +85,9 @@ pub(super) fn verdict(ledger: &LedgerState, new: &Assignment) -> Verdict {
     }
 }
 
-/// The refusal of a call, if it comes from a coordinator that has been succeeded.
+/// Refusal of a call from a coordinator that has been succeeded.
 pub(super) fn refused_call(ledger: &LedgerState, call: &SwarmCall) -> Option<SwarmAnswer> {
-    // Planted: the swarm is changed for a coordinator that has been succeeded.
+    // Seeded bug: change the swarm for a coordinator that has been succeeded.
     if call.epoch >= ledger.epoch || planted("agent-answer-older-epoch") {
         return None;
     }

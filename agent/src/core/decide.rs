@@ -1,4 +1,4 @@
-//! What is to be started next, and with what.
+//! Selects the next attempt and builds its request.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ use crate::{
 
 /// Wait before the first retry.
 pub const BACKOFF_MS_MIN: u64 = 1_000;
-/// Longest wait before a retry, jitter aside.
+/// Longest wait before a retry; jitter comes on top.
 pub const BACKOFF_MS_MAX: u64 = 60_000;
-/// A wait is lengthened by up to one part in so many, so that a fleet does not retry in step.
+/// Jitter: a wait is lengthened by up to 1/4, to spread the retries of a fleet.
 const JITTER_PART: u64 = 4;
 
-/// What to do next about the assignment.
+/// Next action for the assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// All is done, or a person must decide about the first item that is not.
+    /// All is done, or a person must decide about the first unfinished item.
     Nothing,
     /// An attempt is under way.
     Running,
@@ -31,18 +31,18 @@ pub(super) enum Next {
     Start {
         /// The item.
         name: ItemName,
-        /// Of the item.
+        /// Hash of the item.
         hash: ItemHash,
-        /// From 1.
+        /// Number of the attempt, from 1.
         attempt: u32,
         /// End of the retry's backoff. 0 = at once.
         not_before_mono_ms: u64,
     },
 }
 
-/// What is next. `ended_mono_ms` is when the last attempt ended, as far as this process knows.
+/// Next action. `ended_mono_ms` is the end of the last attempt, as far as this process knows.
 pub(super) fn next(ledger: &LedgerState, machine: &MachineName, ended_mono_ms: u64) -> Next {
-    // Planted: a new assignment starts its items beside the one that runs.
+    // Seeded bug: a new assignment starts its items beside the running one.
     if ledger.running().is_some() && !planted("agent-two-at-once") {
         return Next::Running;
     }
@@ -50,7 +50,7 @@ pub(super) fn next(ledger: &LedgerState, machine: &MachineName, ended_mono_ms: u
     for item in items {
         let status = ledger.slots.get(&item.name).map(|slot| &*slot.status);
         let attempt = match item.standing(status) {
-            // Planted: what has succeeded is done again.
+            // Seeded bug: run a succeeded item again.
             Standing::Done if planted("agent-rerun-done") => status.map_or(1, |status| status.attempt + 1),
             Standing::Done => continue,
             Standing::Running { .. } => return Next::Running,
@@ -64,7 +64,7 @@ pub(super) fn next(ledger: &LedgerState, machine: &MachineName, ended_mono_ms: u
     Next::Nothing
 }
 
-/// The wait before an attempt: none before the first, and none before one that an operator asked for.
+/// Wait before an attempt: 0 before the first, and 0 before one that an operator requested.
 fn backoff_ms(item: &AssignedItem, attempt: u32, machine: &MachineName) -> u64 {
     let failed = attempt.saturating_sub(1).saturating_sub(item.cleared_attempts);
     if failed == 0 {
@@ -73,8 +73,8 @@ fn backoff_ms(item: &AssignedItem, attempt: u32, machine: &MachineName) -> u64 {
     wait_ms(failed, machine, &item.name)
 }
 
-/// The wait after so many failures, at least one: it doubles, and is spread so that the machines of a fleet do not try
-/// again in step. The same each time it is asked for.
+/// Wait after this many failures, at least one. It doubles and has a jitter per machine, to spread the retries of a
+/// fleet. The result is deterministic.
 pub(super) fn wait_ms(failures: u32, machine: &MachineName, item: &ItemName) -> u64 {
     let wait_ms = BACKOFF_MS_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MS_MAX);
     // FNV-1a.
@@ -85,7 +85,7 @@ pub(super) fn wait_ms(failures: u32, machine: &MachineName, item: &ItemName) -> 
     wait_ms + seed % (wait_ms / JITTER_PART)
 }
 
-/// The request for the attempt that `status` records as running, or the outcome if it cannot be started here.
+/// Request for the attempt that `status` records as running, or the outcome if this agent is unable to start it.
 pub(super) fn request(ledger: &LedgerState, config: &Config, status: &ItemStatus) -> Result<Request, Exit> {
     let (Some(assignment), Some(item)) = (&ledger.assignment, ledger.assigned(&status.name)) else {
         return Err(outcome::never_started());

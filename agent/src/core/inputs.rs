@@ -1,6 +1,6 @@
-//! Inputs that only the coordinator has: secrets, and the way into the swarm. They are asked for right before the start
-//! of an item that needs them, so that no record ever holds a value; here is only whether they are at hand. Without a
-//! coordinator the item waits, and says so.
+//! Inputs that only the coordinator has: secrets and the swarm join token. The agent asks for them right before it
+//! starts an item that needs them, so that records stay free of values. This module only tracks whether they are
+//! present. While the coordinator is unreachable, the item waits and reports it.
 
 use muster_proto::{
     model::{AssignedItem, Generation, ItemName, MachineName, Now, Reason},
@@ -10,30 +10,30 @@ use muster_proto::{
 use super::{AgentBlocked, Core, Effect, Step, decide};
 use crate::attempt::record::AttemptKey;
 
-/// How long an answer is waited for.
+/// Timeout of an answer.
 pub const FETCH_DEADLINE_MS: u64 = 45_000;
 
-/// The inputs that are waited for.
+/// Awaited inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fetch {
     key: AttemptKey,
     generation: Generation,
-    /// Are they the way into the swarm?
+    /// Are they for joining the swarm?
     swarm: bool,
     state: State,
-    /// Times it came to nothing.
+    /// Number of failed requests.
     failures: u32,
-    /// Why it came to nothing the last time.
+    /// Reason of the last failure.
     why: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// To be asked for, once there is a session.
+    /// To be requested once there is a session.
     Due { not_before_mono_ms: u64 },
-    /// Asked for; given up at that moment.
+    /// Requested; times out at that moment.
     Asked { until_mono_ms: u64 },
-    /// Whoever drives the core holds them, for this step only.
+    /// The driver of the core holds them, for this step only.
     AtHand,
 }
 
@@ -46,7 +46,7 @@ impl Fetch {
         self.key == *key && self.generation == generation
     }
 
-    /// There is a new session: what was asked on another may be lost, and what was refused may be granted.
+    /// Asks again on a new session: an earlier request may be lost, and a refused one may be granted.
     pub(super) const fn ask_at_once(&mut self) {
         self.state = State::Due { not_before_mono_ms: 0 };
     }
@@ -83,10 +83,10 @@ impl Fetch {
 }
 
 impl Core {
-    /// Are the inputs of this attempt at hand, if it needs any? If not, they are asked for, in due time.
+    /// Are the inputs of this attempt present, if it needs any? Otherwise they are requested when due.
     pub(super) fn has_inputs(&mut self, key: &AttemptKey, now: Now, step: &mut Step) -> bool {
         let item = self.ledger.assigned(&key.item).filter(|item| item.needs_inputs());
-        // Planted: a program is started whether its secrets have come or not.
+        // Seeded bug: start a program before its secrets arrive.
         let Some(swarm) = item.map(AssignedItem::joins_swarm).filter(|_| !planted("agent-start-without-secrets"))
         else {
             self.fetch = None;
@@ -113,7 +113,7 @@ impl Core {
         false
     }
 
-    /// An answer to [`Effect::Fetch`]. One that nobody waits for any more is dropped, and its values with it.
+    /// Handles an answer to [`Effect::Fetch`]. A stale answer is dropped with its values.
     pub(super) fn fetched(&mut self, key: &AttemptKey, generation: Generation, outcome: Result<(), String>, now: Now) {
         let asked = |fetch: &&mut Fetch| fetch.is_for(key, generation) && matches!(fetch.state, State::Asked { .. });
         let Some(fetch) = self.fetch.as_mut().filter(asked) else { return };

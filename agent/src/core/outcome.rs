@@ -1,5 +1,5 @@
-//! Outcomes of attempts, as they are recorded. Whatever a runner left, the status made of it passes the checks of the
-//! wire: a status that is refused there would block every event behind it.
+//! Outcomes of attempts, as they are recorded. Every status made here passes the checks of the wire protocol, for any
+//! result of the runner: a refused status would block all events behind it.
 
 use muster_proto::{
     OUTPUT_TAIL_BYTES_MAX,
@@ -10,39 +10,39 @@ use muster_proto::{
 
 use crate::attempt::record::{Exit, NO_EXIT_CODE};
 
-/// An outcome that the agent itself comes to. Its times are filled in by [`status`].
+/// An outcome from the agent itself. [`status`] fills in its times.
 const fn exit(state: ItemState, message: String) -> Exit {
     Exit { state, message, output_tail: String::new(), result_json: None, started_at_ms: 0, finished_at_ms: 0 }
 }
 
-/// It was not started; another attempt may help.
+/// The start failed; another attempt may help.
 pub(super) fn start_failed(message: String) -> Exit {
     exit(ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true }, message)
 }
 
-/// It was not started before the agent stopped, and the assignment has moved on since.
+/// The agent stopped before the start, and the assignment has changed since.
 pub(super) fn never_started() -> Exit {
     start_failed("it was never started: the agent stopped first, and the assignment has changed since".to_owned())
 }
 
-/// It cannot be started here, however often it is tried.
+/// The attempt is impossible here, so a retry is useless.
 pub(super) const fn hopeless(message: String) -> Exit {
     exit(ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: false }, message)
 }
 
-/// The machine is in another boot than the one the attempt was started in.
+/// The boot differs from the one in which the attempt was started.
 pub(super) fn rebooted() -> Exit {
     exit(ItemState::Succeeded, "rebooted".to_owned())
 }
 
-/// It asked for its reboot, or was about to, and nothing came of it.
+/// The requested or imminent reboot did not happen.
 pub(super) fn still_up() -> Exit {
     start_failed("the machine did not go down: it is still in the boot in which the reboot was asked for".to_owned())
 }
 
-/// Its process is gone and left no outcome.
+/// Its process ended without an outcome.
 pub(super) fn lost(rebooted: bool) -> Exit {
-    // Planted: what nobody knows is taken for success.
+    // Seeded bug: treat an unknown outcome as success.
     if planted("agent-indeterminate-is-success") {
         return exit(ItemState::Succeeded, String::new());
     }
@@ -50,13 +50,13 @@ pub(super) fn lost(rebooted: bool) -> Exit {
     exit(ItemState::Indeterminate, what.to_owned())
 }
 
-/// The status that ends the attempt `running`.
+/// The final status of the attempt `running`.
 pub(crate) fn status(running: &ItemStatus, exit: Exit, now: Now) -> ItemStatus {
     let state = match exit.state {
         ItemState::Succeeded => ItemState::Succeeded,
         ItemState::Failed { exit_code: 0, retryable } => ItemState::Failed { exit_code: NO_EXIT_CODE, retryable },
         ItemState::Failed { exit_code, retryable } => ItemState::Failed { exit_code, retryable },
-        // "Running" is no outcome.
+        // "Running" is an invalid outcome.
         ItemState::Indeterminate | ItemState::Running => ItemState::Indeterminate,
     };
     let is_json = |json: &String| {

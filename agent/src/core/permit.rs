@@ -1,5 +1,5 @@
-//! Permits: a disruptive item is started only soon after the coordinator allowed it. The moment of receipt is kept in
-//! memory on purpose: after a restart nobody knows how old a permit is, so the coordinator is asked again.
+//! Permits: a disruptive item starts only soon after the coordinator allowed it. The time of receipt is kept in memory
+//! on purpose: after a restart the age of a permit is unknown, so the coordinator is asked again.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use muster_proto::{
 use super::{Core, Step, outcome};
 use crate::attempt::record::AttemptKey;
 
-/// What this process knows of permits.
+/// State of permits in this process.
 #[derive(Clone, Debug)]
 pub(super) struct Permits {
-    /// The permit that came to this very process, by number, and when (monotonic milliseconds).
+    /// The permit that this process received: its number and time (monotonic milliseconds).
     received: Option<(u64, u64)>,
-    /// This permit is needed, and counts no more.
+    /// This permit is needed but has expired.
     wanted: Option<u64>,
-    /// The coordinator of this session was told so of this one.
+    /// The permit whose expiry was reported to the coordinator of this session.
     asked: Option<u64>,
-    /// Recorded as running by a process before this one, and never started.
+    /// Recorded as running by an earlier process that stopped before the start.
     unstarted: Option<AttemptKey>,
 }
 
@@ -34,8 +34,8 @@ impl Permits {
         Self { received: None, wanted: None, asked: None, unstarted: None }
     }
 
-    /// An assignment takes the place of another: a permit that the other did not have counts from now on. One that it
-    /// had grows no younger by being sent again in a new list.
+    /// A new assignment replaces the old one: a permit that is new counts from now. A permit that the old one had keeps
+    /// its age.
     pub(super) fn received(&mut self, before: Option<&Assignment>, new: &Assignment, now: Now) {
         self.wanted = None;
         let known = permit_of(before).map(|permit| permit.number);
@@ -48,7 +48,7 @@ impl Permits {
         self.asked = None;
     }
 
-    /// May an item be started now? One that needs no permit always may.
+    /// May an item start now? Always, if it needs no permit.
     pub(super) fn allow(&mut self, permit: Option<Permit>, now: Now) -> bool {
         let Some(permit) = permit else { return true };
         let valid = match self.received {
@@ -57,23 +57,23 @@ impl Permits {
             }
             Some(_) | None => false,
         };
-        // Planted: a permit is taken for good, however old it is.
+        // Seeded bug: accept a permit of any age.
         let valid = valid || planted("agent-ignore-permit-expiry");
         self.wanted = (!valid).then_some(permit.number);
         valid
     }
 
-    /// An attempt is started under the permit: the next one needs another, after another look at the locks.
+    /// An attempt starts under the permit. The next one needs another, after the locks are checked again.
     const fn used(&mut self) {
         self.received = None;
     }
 
-    /// Nothing is to be done until another permit comes.
+    /// Is everything on hold until another permit comes?
     pub(super) const fn is_wanted(&self) -> bool {
         self.wanted.is_some()
     }
 
-    /// What to ask the coordinator, once a session.
+    /// The question for the coordinator, once per session.
     pub(super) fn question(&mut self) -> Option<u64> {
         let question = self.wanted.filter(|wanted| self.asked != Some(*wanted))?;
         self.asked = Some(question);
@@ -94,14 +94,14 @@ impl Permits {
 }
 
 impl Core {
-    /// Is there leave to start this item now? If not, the coordinator is asked for it.
+    /// May this item start now? Otherwise the coordinator is asked.
     fn may_start(&mut self, item: &ItemName, now: Now) -> bool {
         let permit = self.ledger.assigned(item).and_then(|item| item.permit);
         self.permits.allow(permit, now)
     }
 
-    /// Is there leave to begin this attempt now, and are its inputs at hand? They are fetched under a leave only, for
-    /// the leave may take long to come.
+    /// May this attempt begin now, and are its inputs present? Inputs are fetched only under a valid permit, because a
+    /// permit may take long to come.
     pub(super) fn may_begin(&mut self, key: &AttemptKey, now: Now, step: &mut Step) -> bool {
         if !self.may_start(&key.item, now) {
             self.fetch = None;
@@ -110,16 +110,16 @@ impl Core {
         self.has_inputs(key, now, step)
     }
 
-    /// This item is started: its permit, if it needs one, is used up.
+    /// Uses up the permit of a started item, if it needs one.
     pub(super) fn use_permit(&mut self, item: &ItemName) {
         let permitted = self.ledger.assigned(item).is_some_and(|item| item.permit.is_some());
-        // Planted: retries start under the permit of the first attempt.
+        // Seeded bug: start retries under the permit of the first attempt.
         if permitted && !planted("agent-permit-for-all-attempts") {
             self.permits.used();
         }
     }
 
-    /// Starts the attempt that was recorded as running and that a stop of the agent kept from being started.
+    /// Starts the attempt that was recorded as running before the agent stopped.
     pub(super) fn start_recorded(&mut self, now: Now, step: &mut Step) {
         let Some(key) = self.permits.unstarted().cloned() else { return };
         let Some(status) = self.ledger.running().filter(|slot| slot.key() == key).map(|slot| Arc::clone(&slot.status))

@@ -1,4 +1,4 @@
-//! What holds whatever happens, in whatever order: the core on a made-up machine, cut off between any two effects. The
+//! Invariants under any order of events: the core on a simulated machine, with crashes between any two effects. The
 //! simulator in `tests/harness` does the same with whole fleets; this finds an agent's own faults in milliseconds.
 
 use std::{
@@ -22,9 +22,9 @@ use super::{
 };
 use crate::attempt::record::{AttemptKey, Found};
 
-/// Longest story of one case.
+/// Maximum length of one case.
 const ACTIONS_MAX: usize = 60;
-/// Stories told.
+/// Number of cases.
 const CASES: u32 = 1_500;
 
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ enum Action {
         ms: u64,
     },
     DiskFull(bool),
-    /// The agent dies before the n-th of the next effects.
+    /// The agent crashes before the n-th of the next effects.
     CrashBefore {
         effect: usize,
     },
@@ -78,7 +78,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     vec(action, 1..ACTIONS_MAX)
 }
 
-/// A process of an attempt, as its directory would tell.
+/// Process of an attempt, as its directory shows it.
 #[derive(Clone, Debug, PartialEq)]
 enum Process {
     Running,
@@ -86,7 +86,7 @@ enum Process {
     Lost,
 }
 
-/// A machine with its agent, and a coordinator that remembers what it heard.
+/// A machine with its agent, and a coordinator that remembers what it received.
 struct World {
     core: Core,
     durable: LedgerState,
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// The coordinator of this epoch exists; once the agent has acted for it, its predecessors are over.
+    /// A coordinator of this epoch exists; once the agent has acted for it, its predecessors are fenced.
     fn meet(&mut self, epoch: u64) {
         if self.crash_before.is_none() {
             self.epoch_met = self.epoch_met.max(Epoch(epoch));
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// Those who follow an attempt see its end.
+    /// Reports the end of an attempt to its followers.
     fn notice(&mut self) {
         let over = |key: &&AttemptKey| self.processes.get(*key).is_none_or(|process| *process != Process::Running);
         for key in self.followed.iter().filter(over).cloned().collect::<Vec<_>>() {
@@ -346,7 +346,7 @@ impl World {
         hold(ledger.epoch >= self.epoch_acted_for(), "the highest epoch is durable")
     }
 
-    /// The highest epoch of an assignment that was accepted.
+    /// Highest epoch of an accepted assignment.
     fn epoch_acted_for(&self) -> Epoch {
         self.durable.assignment.as_ref().map_or(Epoch(0), |assignment| assignment.epoch)
     }
@@ -368,7 +368,7 @@ fn the_laws_hold_in_any_order_of_events() {
     assert_eq!(tell_stories(), Ok(()));
 }
 
-/// Each planted bug breaks the law named for it.
+/// Each seeded bug breaks the invariant named for it.
 #[cfg(feature = "plants")]
 #[test]
 fn planted_bugs_are_found() {

@@ -1,6 +1,6 @@
-//! Reboots. The machine goes down in the middle of the attempt, so no exit says how it went: it is done when the boot
-//! id is another than the one recorded with the start, and for nothing else. Once that is so, the same item never
-//! reboots the machine again under that generation. What nobody knows is not taken for done.
+//! Reboots. The machine goes down during the attempt, so an exit record is missing. The attempt is done exactly when
+//! the boot id differs from the one recorded at its start. After that, the same item never reboots the machine again
+//! under that generation. An unknown result never counts as done.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::{
     core::{Core, Slot, Step, outcome},
 };
 
-/// How long the coordinator may take to acknowledge that the machine is about to go down. Then it goes all the same: a
-/// coordinator that is away must not hold it up.
+/// Timeout for the coordinator to acknowledge that the machine is about to go down. Then it reboots anyway: an
+/// unreachable coordinator must not delay it.
 pub const GOODBYE_MS_MAX: u64 = 10_000;
 
-/// What a reboot item that is recorded as running waits for. A restart of the agent forgets it and derives it anew.
+/// Wait of a reboot item that is recorded as running. A restart of the agent loses it and derives it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     key: AttemptKey,
@@ -26,12 +26,12 @@ pub(super) struct Waiting {
     until_mono_ms: u64,
 }
 
-/// See [`Waiting`].
+/// Event that a [`Waiting`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// The coordinator is to know of it before the machine goes.
+    /// The coordinator must know of the reboot first.
     ToBeHeard,
-    /// exec-item is gone, and the machine is still up. It is about to go, or nothing will come of it.
+    /// exec-item is gone and the machine is still up: it is about to go down, or the reboot failed.
     ToGoDown,
 }
 
@@ -41,25 +41,25 @@ impl Core {
         self.ledger.assigned(item).is_some_and(|item| item.runner == RunnerKind::Reboot.as_str())
     }
 
-    /// Is this another boot than the one the attempt was started in?
+    /// Is this a different boot from the one in which the attempt was started?
     pub(super) fn has_rebooted_since(&self, slot: &Slot) -> bool {
         self.boot_id.as_ref().is_some_and(|boot_id| *boot_id != slot.boot_id)
     }
 
-    /// Has the machine rebooted since an earlier attempt at this very item under this generation? Then another attempt
-    /// has nothing left to do.
+    /// Has the machine rebooted since an earlier attempt of this item under this generation? Then another attempt has
+    /// nothing left to do.
     pub(super) fn reboot_is_done(&self, item: &ItemName, hash: ItemHash) -> bool {
         let before = self
             .ledger
             .slots
             .get(item)
             .filter(|slot| slot.status.hash == hash && slot.status.generation == self.ledger.generation());
-        // Planted: that the machine came back is forgotten.
+        // Seeded bug: forget that the machine came back.
         let forgets = planted("agent-reboot-twice");
         self.is_reboot(item) && !forgets && before.is_some_and(|slot| self.has_rebooted_since(slot))
     }
 
-    /// A reboot item whose start is recorded waits until the coordinator knows of it. False: it need not.
+    /// Delays a reboot whose start is recorded until the coordinator knows of it. False: it may start now.
     pub(super) fn says_goodbye(&mut self, status: &ItemStatus, now: Now) -> bool {
         let Some(slot) = self.ledger.slots.get(&status.name).filter(|slot| slot.seq > self.ledger.acked) else {
             return false;
@@ -72,10 +72,10 @@ impl Core {
         true
     }
 
-    /// The end of a reboot item's exec-item. Gives the finding back if it means what it would for any other item.
+    /// Handles the end of a reboot item's exec-item. Returns the finding if it means the same as for any other item.
     pub(super) fn reboot_ended(&mut self, key: &AttemptKey, found: Found, now: Now, step: &mut Step) -> Option<Found> {
         let slot = self.ledger.running().filter(|slot| slot.key() == *key && self.is_reboot(&key.item))?;
-        // Planted: what was asked for is taken for done.
+        // Seeded bug: treat a requested reboot as done.
         let trusting = planted("agent-trust-unchanged-boot");
         if (self.has_rebooted_since(slot) && !planted("agent-reboot-twice")) || (trusting && found == Found::Lost) {
             self.finish(key, outcome::rebooted(), now, step);
@@ -95,14 +95,14 @@ impl Core {
         None
     }
 
-    /// When waiting ends by itself, on the monotonic clock. None: it lasts until something else has ended.
+    /// Monotonic time at which the wait ends by itself. None: it lasts until another hold ends.
     pub(super) fn waits_until(&self) -> Option<u64> {
         let waiting = self.waiting.as_ref()?;
         let is_held = waiting.what == What::ToBeHeard && self.is_behind();
         (!is_held).then_some(waiting.until_mono_ms)
     }
 
-    /// Goes on with a reboot item whose wait is over.
+    /// Continues a reboot item whose wait is over.
     pub(super) fn go_on(&mut self, now: Now, step: &mut Step) {
         let Some(Waiting { key, what, until_mono_ms }) = self.waiting.clone() else { return };
         let Some(slot) = self.ledger.slots.get(&key.item).filter(|slot| slot.is_running() && slot.key() == key) else {
@@ -113,7 +113,7 @@ impl Core {
         let over = now.mono_ms >= until_mono_ms;
         match what {
             What::ToBeHeard if !wanted => self.finish(&key, outcome::never_started(), now, step),
-            // Until a new process looks: a hold that ends would take it down long after its permit came.
+            // Hold until a new process checks: at the end of the hold, the reboot would come long after its permit.
             What::ToBeHeard if self.is_behind() => {}
             What::ToBeHeard if over || slot.seq <= self.ledger.acked => {
                 self.waiting = None;
@@ -220,7 +220,7 @@ mod tests {
             let mut core = asked();
             assert_eq!(at(&mut core, 10, Input::Ended { key: key("reboot", 1, 1), found }), []);
             assert_eq!((state(&core), core.wake_at()), (ItemState::Running, Some(300_010)));
-            // The agent may be started again in the little time that is left.
+            // The agent may restart in the short time that is left.
             let again = started(core.ledger().clone(), "a");
             assert_eq!(state(&again), ItemState::Running);
             at(&mut core, 300_010, Input::Tick);
@@ -240,7 +240,7 @@ mod tests {
         let mut core = started(core.ledger().clone(), "b");
         let effects = at(&mut core, 100_000, Input::Tick);
         assert_eq!((starts(&effects), state(&core)), (0, ItemState::Succeeded), "{effects:?}");
-        // Under another generation the same item, changed, is another wish.
+        // The same item, changed, under another generation is a new request.
         let mut newer = reboot();
         newer.version = "2".to_owned();
         newer.hash = newer.computed_hash();

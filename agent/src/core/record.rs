@@ -1,4 +1,4 @@
-//! The durable record of an agent and what it comes to: [`LedgerState`] is a pure fold over [`Record`]s.
+//! The durable record of an agent and its state: [`LedgerState`] is a pure fold over [`Record`]s.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::record::AttemptKey;
 
-/// Memory that one status takes beside its texts; a generous guess.
+/// Memory of one status beside its texts; a generous estimate.
 const STATUS_BYTES: usize = 256;
-/// Planted bug `agent-drop-oldest-event`: what its outbox holds.
+/// Seeded bug `agent-drop-oldest-event`: capacity of the outbox.
 const PLANTED_OUTBOX_MAX: usize = 4;
 
 /// One line of the ledger.
@@ -26,22 +26,22 @@ pub enum Record {
     Snapshot(Box<LedgerState>),
     /// A coordinator with a higher epoch was met: older ones are refused from now on.
     EpochSeen(Epoch, AuthCode),
-    /// This is what the machine should have.
+    /// The desired items of the machine.
     Accepted(Arc<Assignment>),
     /// An attempt is about to be started. An event.
     Started {
         /// Number of the event.
         seq: Seq,
-        /// Of the boot it was started in.
+        /// Boot in which it was started.
         boot_id: String,
-        /// What the event says.
+        /// Status that the event reports.
         status: Arc<ItemStatus>,
     },
     /// An attempt ended. An event.
     Finished {
         /// Number of the event.
         seq: Seq,
-        /// What the event says.
+        /// Status that the event reports.
         status: Arc<ItemStatus>,
     },
     /// The coordinator has every event up to this one.
@@ -49,8 +49,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// Must it survive a power cut before anything is done upon it? Not an acknowledgement: without it an event is
-    /// sent twice, and the coordinator takes it once.
+    /// Must it survive a power cut before any action depends on it? False for an acknowledgement: if it is lost, an
+    /// event is sent twice, and the coordinator accepts it once.
     #[must_use]
     pub const fn must_be_synced(&self) -> bool {
         match self {
@@ -64,7 +64,7 @@ impl Record {
     }
 }
 
-/// How far a ledger has come.
+/// Progress of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mark {
@@ -76,15 +76,15 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Of this ledger.
+    /// Mark of this ledger.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Self {
         let LedgerState { ledger_id, machine_id, epoch, last_seq, .. } = *ledger;
         Self { ledger_id, machine_id, epoch, generation: ledger.generation(), last_seq }
     }
 
-    /// Has this machine's ledger been further than it is? So it has if it is another one, for a ledger that begins anew
-    /// begins without a mark.
+    /// Has this machine's ledger been further than it is? True for a different ledger too, because a new ledger starts
+    /// without a mark.
     #[must_use]
     pub fn is_ahead_of(&self, ledger: &LedgerState) -> bool {
         let now = Self::of(ledger);
@@ -93,65 +93,65 @@ impl Mark {
     }
 }
 
-/// What the ledger holds.
+/// Content of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerState {
-    /// New for every ledger, also for one that was reset.
+    /// Unique per ledger; a reset creates a new one.
     pub ledger_id: LedgerId,
-    /// Of the identity this ledger belongs to.
+    /// Machine that owns this ledger.
     pub machine_id: MachineId,
-    /// Highest ever seen.
+    /// Highest epoch ever seen.
     pub epoch: Epoch,
     /// Proves the epoch to the coordinator.
     pub epoch_code: AuthCode,
-    /// The accepted one.
+    /// The accepted assignment.
     pub assignment: Option<Arc<Assignment>>,
-    /// The newest attempt at each item ever assigned.
+    /// The newest attempt of each item ever assigned.
     pub slots: BTreeMap<ItemName, Slot>,
-    /// Events not yet acknowledged.
+    /// Events that wait for acknowledgement.
     pub outbox: BTreeMap<Seq, Arc<ItemStatus>>,
-    /// Of the newest event.
+    /// Number of the newest event.
     pub last_seq: Seq,
     /// Highest event acknowledged.
     pub acked: Seq,
-    /// Proves that to the coordinator. None: nothing was acknowledged.
+    /// Proof of `acked` for the coordinator. None before the first acknowledgement.
     pub acked_proof: Option<AckProof>,
 }
 
-/// The newest attempt at one item.
+/// The newest attempt of one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Slot {
     /// Its status. Output and result are dropped once the coordinator has them.
     pub status: Arc<ItemStatus>,
-    /// Of the boot it was started in.
+    /// Boot in which it was started.
     pub boot_id: String,
-    /// Of its newest event.
+    /// Number of its newest event.
     pub seq: Seq,
 }
 
 impl Slot {
-    /// Names the attempt.
+    /// Key of the attempt.
     #[must_use]
     pub fn key(&self) -> AttemptKey {
         Self::key_of(&self.status)
     }
 
-    /// Names the attempt that a status is of.
+    /// Key of the attempt that a status belongs to.
     #[must_use]
     pub fn key_of(status: &ItemStatus) -> AttemptKey {
         AttemptKey { item: status.name.clone(), generation: status.generation, attempt: status.attempt }
     }
 
-    /// Started, and no outcome recorded.
+    /// Has it started, with no outcome recorded yet?
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.status.state == ItemState::Running
     }
 }
 
-/// A record that cannot follow on what was recorded before: a line is missing.
+/// A record that does not follow the ones before it: a line is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it does not follow on the lines before it")]
 pub struct Misfit;
@@ -174,7 +174,7 @@ impl LedgerState {
         }
     }
 
-    /// Folds one record in.
+    /// Applies one record.
     pub fn apply(&mut self, record: &Record) {
         match record {
             Record::Snapshot(state) => self.clone_from(state),
@@ -199,10 +199,10 @@ impl LedgerState {
         }
     }
 
-    /// Folds one record in that was read from a disk.
+    /// Applies one record that was read from disk.
     ///
     /// # Errors
-    /// [`Misfit`] if it cannot follow on the state; nothing is changed then.
+    /// [`Misfit`] if it does not follow the current state, which then stays unchanged.
     pub fn apply_read(&mut self, record: &Record) -> Result<(), Misfit> {
         let fits = match record {
             Record::Snapshot(_) => false,
@@ -224,7 +224,7 @@ impl LedgerState {
     fn event(&mut self, seq: Seq, status: &Arc<ItemStatus>) {
         self.last_seq = seq;
         self.outbox.insert(seq, Arc::clone(status));
-        // Planted: a full outbox loses its oldest event.
+        // Seeded bug: a full outbox drops its oldest event.
         if planted("agent-drop-oldest-event") && self.outbox.len() > PLANTED_OUTBOX_MAX {
             self.outbox.pop_first();
         }
@@ -233,7 +233,7 @@ impl LedgerState {
     fn forget(&mut self, acked: Seq) {
         self.acked = acked;
         self.outbox = self.outbox.split_off(&acked.next());
-        // Planted: an acknowledgement also takes away what came after it.
+        // Seeded bug: an acknowledgement also removes later events.
         if planted("agent-forget-on-ack-of-later") {
             self.outbox.clear();
         }
@@ -246,7 +246,7 @@ impl LedgerState {
         }
     }
 
-    /// Of the accepted assignment; 0 without one.
+    /// Generation of the accepted assignment, or 0.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.assignment.as_ref().map_or(Generation(0), |assignment| assignment.generation)
@@ -264,15 +264,15 @@ impl LedgerState {
         self.assigned(name).is_some()
     }
 
-    /// The attempt under way. There is at most one.
+    /// The running attempt. There is at most one.
     #[must_use]
     pub fn running(&self) -> Option<&Slot> {
         self.slots.values().find(|slot| slot.is_running())
     }
 
-    /// Did this attempt begin after the newest that the ledger holds of its item? A start is durable before its
-    /// directory is made, so a directory of such an attempt proves that the ledger was put back. Generations never go
-    /// back, and within one attempts are counted up.
+    /// Is this attempt newer than the newest one that the ledger holds of its item? A start is durable before its
+    /// directory is created, so such a directory proves that an older ledger was restored. Generations only increase,
+    /// and so do the attempts within one.
     #[must_use]
     pub fn lacks(&self, key: &AttemptKey) -> bool {
         self.slots
@@ -280,7 +280,7 @@ impl LedgerState {
             .is_none_or(|slot| (slot.status.generation, slot.status.attempt) < (key.generation, key.attempt))
     }
 
-    /// What waits for an acknowledgement, in bytes of memory, about.
+    /// Approximate memory of the unacknowledged events, in bytes.
     #[must_use]
     pub fn outbox_bytes(&self) -> usize {
         let bytes = |status: &Arc<ItemStatus>| {

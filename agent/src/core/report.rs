@@ -1,4 +1,4 @@
-//! What the core says of itself: to the coordinator on every session, to people in one line.
+//! Reports of the core: to the coordinator on every session, to people in one line.
 
 use std::{
     collections::BTreeMap,
@@ -15,11 +15,11 @@ use crate::{
     core::{Core, EVENTS_IN_FLIGHT_MAX, Slot, Step, ToCoordinator, decide, decide::Next, summary},
 };
 
-/// A status's message as the hello carries it, so that 1,024 statuses fit into one message of the link.
+/// Maximum size of a status's message in the hello, so that 1,024 statuses fit into one message of the link.
 const HELLO_MESSAGE_BYTES_MAX: usize = 512;
 
 impl Core {
-    /// The first message of a session. Statuses go without output and result, which travel with the events.
+    /// First message of a session. Its statuses omit output and result, which travel with the events.
     #[must_use]
     pub fn hello(&self, facts: HostFacts) -> Hello {
         let slots = self.ledger.slots.values();
@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// The newest attempt at `item`; without one, the attempt that runs or ran last.
+    /// The newest attempt of `item`, or by default the running or most recent attempt.
     #[must_use]
     pub fn newest_attempt(&self, item: Option<&ItemName>) -> Option<AttemptKey> {
         let slot = match item {
@@ -57,15 +57,15 @@ impl Core {
         slot.map(Slot::key)
     }
 
-    /// What the machine is at, in one line for people: its state as `musterctl get machines` names it, then why it
-    /// waits or what it is busy with.
+    /// Summary of the machine in one line for people: its state as in `musterctl get machines`, then what it waits for
+    /// or works on.
     #[must_use]
     pub fn summary(&self) -> String {
         let running = self.ledger.running().filter(|slot| self.permits.unstarted() != Some(&slot.key()));
         summary::of(&self.ledger, running, self.blocked())
     }
 
-    /// Sends what the coordinator of this session does not know yet.
+    /// Sends everything that is new to the coordinator of this session.
     pub(super) fn tell(&mut self, step: &mut Step) {
         if !self.link_up {
             return;

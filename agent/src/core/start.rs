@@ -1,4 +1,4 @@
-//! What is started, and the moment at which it is.
+//! Selection of the attempt to start, and the time of its start.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::attempt::record::AttemptKey;
 
 impl Core {
-    /// Starts what is due, unless something runs.
+    /// Starts the due attempt, unless one is running.
     pub(super) fn advance(&mut self, now: Now, step: &mut Step) {
         let Some(boot_id) = self.boot_id.clone().filter(|_| self.stopped().is_none()) else {
             self.fetch = None;
@@ -59,7 +59,7 @@ impl Core {
         self.start(status, now, step);
     }
 
-    /// Starts the attempt that is recorded as running, at once or when its time has come.
+    /// Starts the attempt that is recorded as running, at once or when its wait is over.
     pub(super) fn start(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
         self.use_permit(&status.name);
         if !self.says_goodbye(&status, now) {
@@ -67,7 +67,7 @@ impl Core {
         }
     }
 
-    /// Starts the attempt that is recorded as running, or records why it cannot be.
+    /// Starts the attempt that is recorded as running, or records the failure.
     pub(super) fn launch(&mut self, status: Arc<ItemStatus>, now: Now, step: &mut Step) {
         match decide::request(&self.ledger, &self.config, &status) {
             Ok(request) => step.acts.push(Effect::Start(Box::new(request))),

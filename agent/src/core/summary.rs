@@ -1,13 +1,13 @@
-//! What the machine is at, in one line, by the ledger alone. `musterctl get machines` knows more: the coordinator's
-//! part.
+//! Summary of the machine in one line, from the ledger alone. `musterctl get machines` also shows the coordinator's
+//! view.
 
 use muster_proto::model::{AssignedItem, Assignment, ItemStatus, Phase, Reason, RunnerKind, Standing};
 
 use crate::core::{AgentBlocked, LedgerState, Slot};
 
-/// The line. `started`: the attempt that has begun; `blocked`: why the agent itself starts nothing.
+/// The line. `started`: the attempt that has begun; `blocked`: why the agent itself is blocked.
 pub(super) fn of(ledger: &LedgerState, started: Option<&Slot>, blocked: Option<AgentBlocked>) -> String {
-    // What it is at is not known there.
+    // A ledger that is behind lacks the current state.
     if let Some(AgentBlocked { reason, message }) =
         blocked.as_ref().filter(|blocked| blocked.reason == Reason::LedgerBehind)
     {
@@ -23,7 +23,7 @@ pub(super) fn of(ledger: &LedgerState, started: Option<&Slot>, blocked: Option<A
     note.map_or_else(|| state.to_owned(), |note| format!("{state}: {note}"))
 }
 
-/// The state's name. A machine that was Ready stays so while new prepare items run; only the coordinator knows that.
+/// Name of the state. A Ready machine stays so while new prepare items run; only the coordinator knows that.
 fn state(ledger: &LedgerState, assignment: &Assignment) -> &'static str {
     match assignment.reach() {
         None => "Pending",
@@ -41,7 +41,7 @@ fn only_a_reboot_is_left(ledger: &LedgerState, assignment: &Assignment) -> bool 
     left.all(|item| item.runner == RunnerKind::Reboot.as_str())
 }
 
-/// Of the first item that is not done.
+/// Note on the first unfinished item.
 fn next(ledger: &LedgerState, assignment: &Assignment) -> Option<String> {
     assignment.items.iter().find_map(|item| {
         let status = ledger.slots.get(&item.name).map(|slot| &*slot.status);

@@ -1,4 +1,4 @@
-//! The rules of the core, one by one, on a core with a clock that the test moves ([`Rig`]).
+//! Rules of the core, one by one, on a core with a manual clock ([`Rig`]).
 
 mod assignments;
 mod attempts;
@@ -49,7 +49,7 @@ pub(crate) fn with_secret(name: &str, version: &str) -> AssignedItem {
     item
 }
 
-/// What machines are made to have, by number. Some items change their version, some leave and come back.
+/// Contents of assignments, by number. Some items change their version, some leave and come back.
 pub(crate) fn contents(number: usize) -> Vec<AssignedItem> {
     let rerun = |mut item: AssignedItem| {
         item.on_interrupt = OnInterrupt::Rerun;
@@ -109,7 +109,7 @@ pub(crate) fn key(item: &str, generation: u64, attempt: u32) -> AttemptKey {
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 1, retryable: true };
 
-/// A core with a clock that the test moves.
+/// A core with a manual clock.
 struct Rig {
     core: Core,
     now: Now,

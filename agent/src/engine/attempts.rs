@@ -1,5 +1,5 @@
-//! The tasks beside the loop, one for the attempt that is started, followed or looked at. They tell the loop what they
-//! find, and decide nothing.
+//! The tasks beside the main loop, one per attempt that is started, followed or inspected. They only report to the
+//! loop.
 
 use std::{path::Path, time::Duration};
 
@@ -20,12 +20,12 @@ use crate::{
     runner::mke,
 };
 
-/// How often a running attempt is asked for its progress.
+/// Interval of progress reports of a running attempt.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// Wait before an attempt's directory that could not be read is read again.
+/// Delay before an unreadable attempt directory is read again.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Looks at an attempt that an earlier agent recorded as running.
+/// Inspects an attempt that an earlier agent recorded as running.
 pub(super) async fn inspect(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
     loop {
         if let Some(found) = settled(&key, attempts.inspect(&key)) {
@@ -40,21 +40,22 @@ pub(super) async fn inspect(attempts: Attempts, key: AttemptKey, engine: mpsc::S
     }
 }
 
-/// exec-item removes them itself, unless it was killed.
+/// Removes the inputs. exec-item removes them itself unless it was killed.
 pub(super) fn forget_inputs(attempts: &Attempts, key: &AttemptKey) {
     if let Err(error) = attempts.forget_inputs(key) {
         error!(item = %key.item, attempt = key.attempt, error = %chain(&error), "secrets stay on the machine");
     }
 }
 
-/// Starts an attempt and follows it. What too many `kept` ones leave is made room of then: beside it, not before it.
+/// Starts an attempt and follows it. Old output beyond the quota of `kept` attempts is removed in parallel, to keep the
+/// start fast.
 pub(super) async fn start(
     attempts: Attempts,
     (request, inputs, kept): (Box<Request>, Vec<ItemInput>, Vec<AttemptKey>),
     engine: mpsc::Sender<FromAttempt>,
 ) {
     let key = request.key.clone();
-    // The disk may have filled since it was looked at last.
+    // The disk may have filled since the last check.
     if matches!(attempts.has_room(), Ok(false)) {
         let message = "the disk of the agent's state directory has filled".to_owned();
         engine.send(FromAttempt::Input(Input::NoRoom { key, message })).await.ok();
@@ -81,8 +82,8 @@ pub(super) async fn start(
     engine.send(FromAttempt::Input(Input::StartFailed { key, message })).await.ok();
 }
 
-/// Has an attempt begun that could not be started? If not, it never will. It is not given up before that is certain:
-/// the core would start the next beside it.
+/// Has an attempt begun although its start failed? Otherwise it is prevented for good. This retries until it is
+/// certain, because the core may then start the next attempt.
 async fn has_begun(attempts: &Attempts, key: &AttemptKey) -> bool {
     loop {
         match attempts.bar(key) {
@@ -95,7 +96,7 @@ async fn has_begun(attempts: &Attempts, key: &AttemptKey) -> bool {
     }
 }
 
-/// Waits for the end of an attempt; tells of its progress meanwhile.
+/// Waits for the end of an attempt and reports its progress meanwhile.
 pub(super) async fn follow(attempts: Attempts, key: AttemptKey, engine: mpsc::Sender<FromAttempt>) {
     let ended = async {
         loop {
@@ -122,7 +123,7 @@ pub(super) async fn follow(attempts: Attempts, key: AttemptKey, engine: mpsc::Se
     engine.send(FromAttempt::Input(Input::Ended { key: key.clone(), found })).await.ok();
 }
 
-/// The host forgets it at the next start of the agent if not now.
+/// Releases an attempt at its host. After a failure, the next start of the agent does it.
 pub(super) async fn release(attempts: Attempts, key: AttemptKey) {
     if let Err(error) = attempts.release(&key).await {
         warn!(item = %key.item, attempt = key.attempt, error = %chain(&error), "its unit stays");
@@ -136,25 +137,25 @@ pub(super) fn remove(attempts: &Attempts, key: &AttemptKey) {
     }
 }
 
-/// Deletes what is too much of the output of old attempts. Blocks.
+/// Deletes old output beyond the quota. Blocks.
 fn make_room(attempts: &Attempts, newest_first: &[AttemptKey]) {
     if let Err(error) = attempts.make_room(newest_first) {
         warn!(error = %chain(&error), "old output stays on the disk");
     }
 }
 
-/// Removes what an attempt at an `mke` item has left that nobody goes on with.
+/// Removes abandoned leftovers of an attempt of an `mke` item.
 pub(super) async fn forget_ended_runs() {
     match mke::forget_ended(Path::new(docker::SOCKET)).await {
         Ok(()) => {}
-        // An engine that does not answer is asked again soon, and its log is not the place to hear of it.
+        // An unresponsive engine is asked again soon, and this log is the wrong place to report it.
         Err(error) if error.status().is_none() => debug!(error = %chain(&error), "no look at runs of MKE's image"),
         Err(error) => warn!(error = %chain(&error), "it may stay, with a password in it: docker rm muster-mke"),
     }
 }
 
-/// What became of an attempt. A record that is damaged proves nothing; one that cannot be read is to be read again,
-/// because its process may live: None.
+/// State of an attempt. A damaged record counts as lost. None: it is unreadable and must be read again, because its
+/// process may live.
 fn settled(key: &AttemptKey, found: Result<Found, AttemptError>) -> Option<Found> {
     match found {
         Ok(found) => Some(found),

@@ -1,4 +1,4 @@
-//! Work that needs no program of its own: a thread of exec-item, with the same time limit, cancel and log.
+//! Built-in work: a thread of exec-item with the same time limit, cancel and log.
 
 use std::{
     io::{PipeWriter, Write, pipe},
@@ -14,7 +14,7 @@ use crate::{
     runner::{BuiltinWork, Outcome},
 };
 
-/// Where built-in work tells how it gets on.
+/// Output and progress of built-in work.
 pub(crate) struct Report {
     log: Mutex<PipeWriter>,
     dir: AttemptDir,
@@ -25,26 +25,26 @@ impl Report {
         Self { log: Mutex::new(log), dir }
     }
 
-    /// One line of output.
+    /// Writes one line of output.
     pub(crate) fn line(&self, text: &str) {
         let mut log = self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let _ = writeln!(log, "{text}");
     }
 
-    /// How far it has come. The caller keeps the pace: once a second is enough.
+    /// Writes the progress. The caller limits the rate: once a second is enough.
     pub(crate) fn progress(&self, progress: Progress) {
         self.dir.write_progress(progress);
     }
 }
 
-/// How the work ended, and whether it has: its thread may be at it until the process ends.
+/// End of the work. `at_work`: its thread may continue until the process ends.
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
     pub(super) at_work: bool,
 }
 
-/// Runs the work to its end. Interrupted, it is left where it is: the process ends right after, and what it had
-/// half done lies under a temporary name.
+/// Runs the work to its end. Interrupted work keeps running until the process ends right after; its unfinished files
+/// have temporary names.
 pub(super) fn run(
     work: BuiltinWork,
     dir: &AttemptDir,
@@ -67,7 +67,7 @@ pub(super) fn run(
             return Ok(Ended { outcome: Cause::TimedOut(limit.time).outcome(), at_work: true });
         }
     }
-    // A panic has aborted the process or is reported as what it is: a bug.
+    // A panic has aborted the process, or is reported here as a bug.
     let outcome = worker.join();
     let outcome =
         outcome.map_err(|_| failed(std::io::Error::other("the work panicked; this is a bug in muster-agent")))?;

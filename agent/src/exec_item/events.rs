@@ -1,4 +1,4 @@
-//! What exec-item waits for, in one poll: signals and the output of what it hosts. No runtime, no thread.
+//! Events of exec-item in one poll: signals, and output of the hosted program. It works without a runtime or threads.
 
 use std::{
     io::{self, PipeReader, Read},
@@ -19,25 +19,25 @@ use nix::{
 use super::{Cause, HostError};
 use crate::output::OutputLog;
 
-/// Read at a time: what a pipe holds.
+/// Size of one read: the capacity of a pipe.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Whoever is this process ends units; a cancel comes from a person (`kill`).
+/// PID of the service manager, which stops units; a cancel comes from a person (`kill`).
 const SERVICE_MANAGER: u32 = 1;
 
-/// See the module.
+/// Event sources of exec-item; see the module.
 pub(super) struct Events {
     signals: SignalFd,
     output: Option<PipeReader>,
     buffer: Vec<u8>,
 }
 
-/// What was there when the wait ended. Nothing = its time was up.
+/// Events of one wait. All empty = timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Happened {
     /// A child changed state.
     pub(super) child: bool,
-    /// Somebody wants the attempt ended.
+    /// The attempt must end for this reason.
     pub(super) cancel: Option<Cause>,
 }
 
@@ -52,19 +52,19 @@ impl Events {
         Ok(Self { signals, output: None, buffer: vec![0; READ_BYTES] })
     }
 
-    /// Reads output from here on.
+    /// Reads this output from now on.
     pub(super) fn watch(&mut self, output: PipeReader) -> Result<(), HostError> {
         fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(HostError::system("watch the output"))?;
         self.output = Some(output);
         Ok(())
     }
 
-    /// Has every writer of the output gone?
+    /// Have all writers of the output closed it?
     pub(super) fn output_closed(&self) -> bool {
         self.output.is_none()
     }
 
-    /// Waits for an event, at most until `until`. Output goes into the log as it comes.
+    /// Waits for an event, at most until `until`. Output goes into the log as it arrives.
     pub(super) fn wait(&mut self, until: Option<Instant>, log: &mut OutputLog) -> Result<Happened, HostError> {
         let failed = HostError::system("wait for the program");
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
@@ -100,7 +100,7 @@ impl Events {
     }
 }
 
-/// Rounded up: a wait that ends before its time would only spin.
+/// Poll timeout, rounded up: an early end of the wait would only spin.
 fn timeout(until: Option<Instant>) -> PollTimeout {
     let Some(until) = until else { return PollTimeout::NONE };
     let left = until.saturating_duration_since(Instant::now());

@@ -1,26 +1,26 @@
-//! What becomes of an attempt for want of memory: whether the kernel killed in our cgroup, which on a systemd machine
-//! holds this attempt alone; and whom it kills last, for somebody has to tell.
+//! Memory shortage of an attempt: detects kernel OOM kills in our cgroup, which on a systemd machine holds this attempt
+//! alone. It also makes exec-item the last victim, so that it can report the kill.
 
 use std::{fs, io, path::PathBuf};
 
-/// Where cgroups are mounted, of either version.
+/// Mount point of cgroups, version 1 and 2.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Says how soon the kernel ends this process for want of memory: from -1000, never, to 1000, first.
+/// File with the OOM score of this process: from -1000 (never killed) to 1000 (killed first).
 const SCORE: &str = "/proc/self/oom_score_adj";
-/// More the kernel refuses.
+/// The kernel's maximum.
 const SCORE_MAX: i32 = 1000;
-/// exec-item's own: it is small, waits, and records the outcome. Not -1000: were it to leak, it must
-/// be possible to end it.
+/// Score of exec-item: it is small, waits, and records the outcome. It is above -1000, so that a leaking exec-item can
+/// still be killed.
 const SCORE_OF_HOST: i32 = -900;
-/// What it hosts comes before it by so much at least, in thousandths of the memory: more than it will ever have.
+/// Minimum distance to the hosted program's score, in thousandths of the memory: more than exec-item will ever use.
 const DISTANCE: i32 = 500;
 
-/// Makes this process the last of its attempt that the kernel ends, and says which score the program is to have: its
-/// own as before. Only where exec-item may not lower its score (no `CAP_SYS_RESOURCE`) the program's is raised instead.
+/// Makes exec-item the last OOM victim of its attempt and returns the program's score, which is the inherited one. If
+/// lowering a score is refused (it needs `CAP_SYS_RESOURCE`), the program's score is raised instead.
 pub(super) fn outlive_program() -> i32 {
     let inherited = score().unwrap_or_default();
-    // Refused without the capability.
+    // It needs the capability; a failure is acceptable.
     let _ = set_score(inherited.min(SCORE_OF_HOST));
     score_of_program(inherited, score().unwrap_or(inherited))
 }
@@ -33,18 +33,18 @@ fn score() -> Option<i32> {
     fs::read_to_string(SCORE).ok()?.trim().parse().ok()
 }
 
-/// Of this process, and of what it becomes.
+/// Sets the score of this process, which survives exec.
 pub(super) fn set_score(score: i32) -> io::Result<()> {
     fs::write(SCORE, score.to_string())
 }
 
-/// Processes killed so far. Where the kernel does not count, there are none.
+/// Number of OOM kills so far; 0 if the kernel lacks the counter.
 pub(super) fn oom_kills() -> u64 {
     let counted = || kills(&fs::read_to_string(events_file(&fs::read_to_string("/proc/self/cgroup").ok()?)?).ok()?);
     counted().unwrap_or(0)
 }
 
-/// The file that counts them, from the text of /proc/self/cgroup.
+/// File of the kill counter, from the text of /proc/self/cgroup.
 fn events_file(cgroups: &str) -> Option<PathBuf> {
     let of = |controller: &str| {
         cgroups.lines().find_map(|line| {
@@ -53,7 +53,7 @@ fn events_file(cgroups: &str) -> Option<PathBuf> {
             controllers.split(',').any(|name| name == controller).then(|| path.trim_start_matches('/').to_owned())
         })
     };
-    // Version 1 where it holds the memory controller; then the unified hierarchy counts nothing.
+    // Version 1 if it has the memory controller; the unified hierarchy then lacks the counter.
     if let Some(path) = of("memory") {
         return Some(PathBuf::from(CGROUPS).join("memory").join(path).join("memory.oom_control"));
     }
@@ -72,11 +72,11 @@ mod tests {
     fn the_program_comes_first_and_keeps_its_own_score_if_it_can() {
         for (inherited, host, program) in [
             (0, SCORE_OF_HOST, 0),
-            // As a drop-in for all items has it.
+            // Set by a drop-in for all items.
             (-500, SCORE_OF_HOST, -400),
             (300, SCORE_OF_HOST, 300),
             (-1000, -1000, -500),
-            // It could not be lowered.
+            // Lowering the host's score failed.
             (0, 0, 500),
             (300, 300, 800),
             (900, 900, SCORE_MAX),

@@ -1,4 +1,4 @@
-//! The course of one program: started in a session of its own, watched, and ended as a whole.
+//! Life of one program: started in its own session, watched, and ended with all its processes.
 
 use std::{
     collections::BTreeSet,
@@ -28,23 +28,23 @@ use crate::{
     runner::{Outcome, ProgramSpec},
 };
 
-/// Exit status of what was to become the program and could not.
+/// Exit status of the forked child when exec failed.
 const NOT_STARTED: i32 = 1;
-/// Between TERM and KILL.
+/// Delay between TERM and KILL.
 const GRACE: Duration = Duration::from_secs(10);
-/// What the main program left behind may still end by itself: the `tee` of a redirection, for one.
+/// Time for processes that the main program left to end by themselves, such as the `tee` of a redirection.
 const LINGER: Duration = Duration::from_secs(2);
-/// How often the tree is looked at while it is being ended.
+/// Interval of signals while the process tree is being ended.
 const PRESS_EVERY: Duration = Duration::from_millis(50);
-/// After this long of KILL a process hangs in the kernel; it is named in the message and left.
+/// Timeout after KILL: a process still alive hangs in the kernel. The message names it, and it is left alone.
 const KILL_DEADLINE: Duration = Duration::from_secs(60);
 /// Output may still be in the pipe, and a process outside the tree may hold it open.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Where the program is on its way to the end.
+/// Stage of the program's life.
 enum Course {
     Running,
-    /// The main program ended; others may still.
+    /// The main program ended; others may still run.
     Lingering {
         until: Instant,
     },
@@ -55,16 +55,16 @@ enum Course {
     },
 }
 
-/// How a program ended.
+/// End of a program.
 pub(super) struct ProgramEnd {
-    /// From its exit status, or from what ended it before its time.
+    /// From its exit status, or from the reason for its early end.
     outcome: Outcome,
-    /// What its host saw besides: processes that were left behind, kills for want of memory.
+    /// Observations of the host: leftover processes, OOM kills.
     notes: Vec<String>,
 }
 
 impl ProgramEnd {
-    /// The outcome that is made of the program's own, with the notes behind its message.
+    /// Maps the program's outcome and appends the notes to its message.
     pub(super) fn map(self, outcome: impl FnOnce(Outcome) -> Outcome) -> Outcome {
         let mut outcome = outcome(self.outcome);
         for note in self.notes {
@@ -83,12 +83,12 @@ struct Program {
     cause: Option<Cause>,
     /// Names of processes that outlived the main program and were ended.
     left_behind: Vec<String>,
-    /// Since when nothing lives that could write output.
+    /// Since when all possible writers of output are gone.
     childless: Option<Instant>,
     unkillable: usize,
 }
 
-/// Starts the program and sees it through to its end.
+/// Starts the program and watches it to its end.
 pub(super) fn run(
     spec: ProgramSpec,
     mut events: Events,
@@ -125,10 +125,10 @@ pub(super) fn run(
     Ok(end)
 }
 
-/// Forks rather than have the standard library spawn: what the program needs done between fork and exec, that library
-/// does only for `unsafe` code, and to have it done by a stage that is executed in between took a fourth of the time
-/// from one item's end to the next one's start. Sound where this process has one thread, as it has here: a runner that
-/// needs another one hosts no program, and the one that `AttemptDir::claim` starts is over.
+/// Forks directly instead of a spawn by the standard library. The program needs steps between fork and exec, which that
+/// library supports only with `unsafe` code. An intermediate executable would take a fourth of the time between two
+/// items. A fork is sound in a process with one thread, as here: runners with threads host no program, and the thread
+/// of `AttemptDir::claim` is over.
 #[expect(clippy::disallowed_methods, reason = "what could not become the program must not go on as exec-item")]
 fn spawn(spec: ProgramSpec, events: &mut Events) -> Result<Pid, HostError> {
     let failed = HostError::system("start the program");
@@ -153,17 +153,17 @@ fn spawn(spec: ProgramSpec, events: &mut Events) -> Result<Pid, HostError> {
     }
 }
 
-/// Becomes the program, in a new session, and dies with exec-item. Returns only if that failed, and says why.
+/// Becomes the program, in a new session that dies with exec-item. Returns the reason on failure only.
 fn become_program(spec: ProgramSpec, parent: Pid, score: i32) -> String {
-    // It helps; no program is kept from running for want of it.
+    // Best effort: the program runs even if this fails.
     let _ = memory::set_score(score);
-    // Never refused: a freshly forked process leads no group.
+    // Always succeeds: a freshly forked process leads no group.
     let _ = setsid();
     let bound = prctl::set_pdeathsig(Signal::SIGKILL);
     if bound.is_err() || parent != getppid() {
         return "exec-item is gone".to_owned();
     }
-    // exec-item reads its signals from a file; the program gets them as any other does.
+    // exec-item reads its signals from a file; the program gets them the usual way.
     let _ = SigSet::all().thread_unblock();
     let ProgramSpec { program, args, environment, directory } = spec;
     if let Err(error) = set_current_dir(&directory) {
@@ -196,7 +196,7 @@ impl Program {
         }
     }
 
-    /// Ends the program before its time; one that has ended already keeps its outcome.
+    /// Ends the program early; one that has ended already keeps its outcome.
     fn interrupt(&mut self, cause: Cause) {
         if matches!(self.course, Course::Running) && self.status.is_none() {
             self.cause = Some(cause);

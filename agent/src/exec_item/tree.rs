@@ -1,5 +1,5 @@
-//! All that descends from exec-item, wherever it forked to. exec-item is the reaper of its orphans, so a process that
-//! forked twice or opened a session of its own is still below it, and no child left means that nothing is left.
+//! All descendants of exec-item. exec-item is the reaper of its orphans, so a process that forked twice or opened its
+//! own session still descends from it. When its last child is gone, so is the last descendant.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,33 +15,34 @@ use nix::{
     unistd::{Pid, getpid},
 };
 
-/// Sends the signal to every descendant that is not in `done`, and enters it there. Says how many were there.
+/// Sends the signal to every descendant that is missing in `done`, and adds it there. Returns the number of
+/// descendants.
 pub(super) fn signal(signal: Signal, done: &mut BTreeSet<Pid>) -> usize {
     let all = descendants();
     for pid in &all {
         if done.insert(*pid) {
-            // Gone meanwhile: as wanted.
+            // It may have ended meanwhile, which is fine.
             let _ = kill(*pid, signal);
         }
     }
     all.len()
 }
 
-/// Names of all living descendants, as the kernel has them (at most 15 characters each, proc(5)).
+/// Names of all living descendants from the kernel (at most 15 characters each, proc(5)).
 pub(super) fn names() -> Vec<String> {
     let name = |pid: Pid| fs::read_to_string(format!("/proc/{pid}/comm"));
     descendants().into_iter().map(|pid| name(pid).map_or_else(|_| "?".to_owned(), |it| it.trim().to_owned())).collect()
 }
 
-/// What reaping found.
+/// Result of reaping.
 pub(super) struct Reaped {
-    /// How `main` ended, if it did now.
+    /// Exit status of `main`, if it ended now.
     pub(super) main: Option<WaitStatus>,
-    /// No child is left, and so no descendant.
+    /// The last child is gone, and so is the last descendant.
     pub(super) childless: bool,
 }
 
-/// Takes leave of every child that ended.
+/// Reaps every child that ended.
 pub(super) fn reap(main: Pid) -> Reaped {
     let mut reaped = Reaped { main: None, childless: false };
     loop {
@@ -57,7 +58,7 @@ pub(super) fn reap(main: Pid) -> Reaped {
     }
 }
 
-/// Living descendants, from one look at /proc. Those forked during the look are found by the next.
+/// Living descendants, from one scan of /proc. A process forked during the scan is found by the next one.
 fn descendants() -> Vec<Pid> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for (pid, parent) in processes().unwrap_or_default() {
@@ -74,22 +75,22 @@ fn descendants() -> Vec<Pid> {
     found
 }
 
-/// Every process that lives, with its parent.
+/// Every living process with its parent.
 fn processes() -> io::Result<Vec<(i32, i32)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // Ended since the listing: nothing to do.
+        // It ended after the listing: skip it.
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         found.extend(living_parent(&stat).map(|parent| (pid, parent)));
     }
     Ok(found)
 }
 
-/// The parent in a line of /proc/PID/stat; None = a zombie, which has nothing to signal and no children.
+/// Parent PID from a line of /proc/PID/stat. None = a zombie, which is childless and ignores signals.
 fn living_parent(stat: &str) -> Option<i32> {
-    // The name in parentheses may hold blanks and parentheses itself.
+    // The name in parentheses may itself contain blanks and parentheses.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     if fields.next()? == "Z" { None } else { fields.next()?.parse().ok() }
 }

@@ -1,5 +1,5 @@
-//! Built-in work that starts programs of its own: `muster-agent exec-work DIR`, hosted by exec-item like any program.
-//! So the time limit and a cancel end all that it started, TERM first. It leaves its outcome in a file of the attempt.
+//! Built-in work that starts other programs: `muster-agent exec-work DIR`, hosted by exec-item like any program. So the
+//! time limit and a cancel end all its programs, TERM first. It writes its outcome to a file of the attempt.
 
 use std::{ffi::OsString, io::PipeWriter, os::fd::AsFd, path::Path, process::ExitCode};
 
@@ -14,7 +14,7 @@ use crate::{
 /// First argument of the process.
 pub(super) const STAGE: &str = "exec-work";
 
-/// The arguments that make this very program do it.
+/// Arguments that make this program run the stage.
 pub(crate) fn args(dir: &AttemptDir) -> Vec<OsString> {
     vec![STAGE.into(), dir.path().into()]
 }
@@ -41,7 +41,7 @@ fn perform(dir: &AttemptDir) -> Result<Outcome, HostError> {
     Ok(redacted(outcome, &inputs.to_hide()))
 }
 
-/// The outcome that the process left; how it ended itself, where it left none.
+/// Outcome that the process wrote, or else the end of the process itself.
 pub(super) fn outcome(ended: Outcome, dir: &AttemptDir) -> Outcome {
     if ended.state != ItemState::Succeeded {
         return ended;

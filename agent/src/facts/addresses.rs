@@ -1,4 +1,4 @@
-//! Network interfaces, their addresses, and which of them is the InternalIP.
+//! Network interfaces, their addresses, and the choice of the InternalIP.
 
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
@@ -10,16 +10,16 @@ use nix::{
 
 use super::AddressChoice;
 
-/// Most interfaces that are reported, by name.
+/// Maximum of reported interfaces, by name.
 const INTERFACES_MAX: usize = 64;
-/// Most addresses of one interface that are reported.
+/// Maximum of reported addresses of one interface.
 const ADDRESSES_MAX: usize = 32;
 
 /// One interface as found.
 #[derive(Debug, Default)]
 pub(super) struct Interface {
     mac: String,
-    /// Of a real device, not of software only.
+    /// Is it a real device rather than a virtual one?
     hardware: bool,
     addresses: Vec<(IpAddr, u8)>,
 }
@@ -36,7 +36,7 @@ pub(super) fn read() -> BTreeMap<String, Interface> {
     }
     for (name, interface) in &mut found {
         interface.hardware = Path::new("/sys/class/net").join(name).join("device").exists();
-        // The kernel's order is that of their making; ours is one that does not change.
+        // The kernel orders them by creation; this order is stable.
         interface.addresses.sort_by_key(|(address, prefix)| (address.is_ipv6(), *address, *prefix));
     }
     found
@@ -56,8 +56,8 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
 }
 
-/// What is worth telling of them: real devices, and whatever has an address of its own. The hundreds of pod ends of a
-/// Kubernetes node have none, come and go, and say nothing about the machine.
+/// Interfaces to report: real devices, and all with a global address. This omits the hundreds of pod interfaces on a
+/// Kubernetes node, which come and go and are unrelated to the machine.
 pub(super) fn to_report(found: &BTreeMap<String, Interface>) -> Vec<NetworkInterface> {
     let own = |interface: &Interface| interface.addresses.iter().any(|(address, _)| !is_link_local(*address));
     found
@@ -77,7 +77,7 @@ pub(super) fn to_report(found: &BTreeMap<String, Interface>) -> Vec<NetworkInter
         .collect()
 }
 
-/// The InternalIP. None = nothing fits; a network that does not parse fits nothing.
+/// The InternalIP. None = no address matches; an invalid network matches none.
 pub(super) fn choose(found: &BTreeMap<String, Interface>, choice: &AddressChoice) -> Option<IpAddr> {
     if choice.interface.is_none() && choice.cidr.is_none() {
         return choice.reaches_coordinator.map(|address| address.to_canonical());
@@ -96,8 +96,8 @@ pub(super) fn choose(found: &BTreeMap<String, Interface>, choice: &AddressChoice
         .flat_map(|(_, interface)| interface.addresses.iter().copied())
         .filter(|(address, _)| fits(*address))
         .collect();
-    // What has no network of its own is mostly a service's (keepalived), and another machine's tomorrow. Stable: among
-    // equals the interface's name decides.
+    // An address without a network is mostly a service's (keepalived) and may move to another machine. The sort is
+    // stable: among equals the interface name decides.
     fitting.sort_by_key(|(address, prefix)| (address.is_ipv6(), *prefix == bits(*address)));
     fitting.first().map(|(address, _)| *address)
 }
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// keepalived's moves on to another machine.
+    /// A keepalived address moves to another machine.
     #[test]
     fn an_address_without_a_network_is_not_the_machines_own() {
         let mut machine = machine();

@@ -1,6 +1,5 @@
-//! Running containers that no Swarm drain moves: those that somebody made with `docker run`. A task of its own looks,
-//! so that an engine that hangs holds nobody up. Never starts an engine that is stopped, as a connection to its socket
-//! would.
+//! Running containers that stay during a Swarm drain: those created with `docker run`. A separate task checks them, so
+//! that a hanging engine only blocks that task. It never starts a stopped engine, as a connection to its socket would.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -28,27 +27,27 @@ use crate::{
     runner::mke::run::NAME as MKE_CONTAINER,
 };
 
-/// There while an engine runs.
+/// PID file, present while the engine runs.
 const PID_FILE: &str = "/run/docker.pid";
-/// Longest wait for the engine's answer.
+/// Timeout of the engine's answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-/// Between two looks for an engine that does not run, or whose events have ended, as they do when it restarts: each
-/// costs one look at a file. Between two looks at containers, however often they start and end.
+/// Interval of checks for an engine that is down, or whose event stream ended, as at a restart. Each check reads one
+/// file. Also the minimum interval of container checks, however often containers start and end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two looks at containers that no event asked for.
+/// Interval of container checks between events.
 const LOOK_UNASKED_EVERY: Duration = Duration::from_secs(60);
-/// Between two looks while the engine does not answer.
+/// Retry interval while the engine is unresponsive.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
-/// How long its last answer counts while the engine does not answer: it restarts within minutes, and every change of
-/// what is told costs the coordinator a commit.
+/// Validity of the last answer while the engine is unresponsive: it restarts within minutes, and every reported change
+/// costs the coordinator a commit.
 const ANSWER_KEPT: Duration = Duration::from_secs(600);
-/// Every container of a task of a service has this label.
+/// Label of every container that belongs to a service task.
 const TASK_LABEL: &str = "com.docker.swarm.task.id";
-/// MKE's own containers begin with it, and their labels with the other.
+/// Prefixes of the names of MKE's own containers and of their labels.
 const MKE_NAMES: &str = "ucp-";
 const MKE_LABELS: &str = "com.docker.ucp.";
 
-/// How an engine is found.
+/// Location of an engine.
 struct Engine {
     pid_file: PathBuf,
     socket: PathBuf,
@@ -56,12 +55,12 @@ struct Engine {
 }
 
 impl Engine {
-    /// None: it does not run.
+    /// A client. None: the engine is down.
     fn client(&self) -> Option<Docker> {
         if self.pid_file.exists() { connect(&self.socket, ANSWER_DEADLINE).ok() } else { None }
     }
 
-    /// Names of its containers, the first ones. None: it does not answer.
+    /// Names of its containers, the first ones. None: the engine is unresponsive.
     async fn running(&self) -> Option<Vec<String>> {
         let docker = self.client()?;
         let found = timeout(ANSWER_DEADLINE, docker.list_containers(None::<ListContainersOptions>)).await.ok()?.ok()?;
@@ -70,7 +69,7 @@ impl Engine {
     }
 }
 
-/// Its name, if nobody moves it.
+/// Name of a container outside any scheduler.
 fn plain_name(container: ContainerSummary) -> Option<String> {
     let labels = container.labels.unwrap_or_default();
     let of_task = labels.contains_key(TASK_LABEL);
@@ -81,17 +80,17 @@ fn plain_name(container: ContainerSummary) -> Option<String> {
     (!of_task && !of_mke && !own).then(|| as_line(name))
 }
 
-/// Looks at the containers of this machine, whenever its engine runs. Dropped, it stops.
+/// Watches the containers of this machine while its engine runs. Dropping it stops the watch.
 pub struct Watch {
     known: watch::Receiver<Option<Vec<String>>>,
     task: JoinHandle<()>,
 }
 
-/// What is known of them: one listener of a [`Watch`].
+/// Listener of a [`Watch`]: the known containers.
 pub struct Containers(watch::Receiver<Option<Vec<String>>>);
 
 impl Watch {
-    /// Begins to look.
+    /// Starts the watch.
     #[must_use]
     pub fn begin() -> Self {
         let (pid_file, socket) = (PathBuf::from(PID_FILE), PathBuf::from(SOCKET));
@@ -101,14 +100,14 @@ impl Watch {
     fn of(engine: Engine) -> Self {
         let (tell, known) = watch::channel(None);
         let task = tokio::spawn(async move {
-            // Stores one call: what there is, is looked at then.
+            // Stores one notification: the next check sees the current state.
             let changed = Notify::new();
             join!(listen(&engine, &changed), look(&engine, &changed, &tell));
         });
         Self { known, task }
     }
 
-    /// Another listener, which has heard nothing yet.
+    /// Another listener, to which the current names are new.
     #[must_use]
     pub fn containers(&self) -> Containers {
         Containers(self.known.clone())
@@ -122,15 +121,15 @@ impl Drop for Watch {
 }
 
 impl Containers {
-    /// Their names, after the first look, for which an engine has 5 s. Empty: there are none, or the engine has not
-    /// said for long.
+    /// Their names after the first check, for which the engine has 5 s. Empty if there are none, or if the engine has
+    /// been silent for too long.
     pub async fn names(&mut self) -> Vec<String> {
-        // Too late, or the watch has ended: then nothing is known.
+        // After a timeout or the end of the watch, the names are unknown.
         timeout(ANSWER_DEADLINE, self.0.wait_for(Option::is_some)).await.ok();
         self.0.borrow_and_update().clone().unwrap_or_default()
     }
 
-    /// Waits until they are others than the names that were told last.
+    /// Waits until the names differ from those last reported.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -138,7 +137,7 @@ impl Containers {
     }
 }
 
-/// Looks at what runs, at once and whenever it may be something else.
+/// Checks the running containers, at once and after each possible change.
 async fn look(engine: &Engine, changed: &Notify, tell: &watch::Sender<Option<Vec<String>>>) {
     let mut answered = Instant::now();
     loop {
@@ -160,7 +159,7 @@ async fn look(engine: &Engine, changed: &Notify, tell: &watch::Sender<Option<Vec
     }
 }
 
-/// Hears of containers that start and end, and of engines that do.
+/// Listens for starts and ends of containers and of the engine.
 async fn listen(engine: &Engine, changed: &Notify) {
     let filters = HashMap::from([("type", vec!["container"]), ("event", vec!["start", "die", "rename"])]);
     loop {
@@ -194,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// An engine with one container, until it is told to answer no more. Tells of each question for them.
+    /// An engine with one container until it is told to stop answering. Reports each request.
     struct FakeEngine {
         dir: tempfile::TempDir,
         answers: Arc<AtomicBool>,
@@ -230,7 +229,7 @@ mod tests {
                 request = if request.is_empty() { line } else { request };
                 continue;
             }
-            // Its events end at once, and so it is asked again each second.
+            // The event stream ends at once, so the engine is asked again each second.
             if request.contains("/events") {
                 return;
             }
@@ -254,7 +253,7 @@ mod tests {
             assert_eq!(containers.names().await, ["plain"]);
             fake.answers.store(false, Ordering::SeqCst);
             while fake.asked.try_recv().is_ok() {}
-            // When it asks once more it has heard the answer before.
+            // A second request proves that the first answer was processed.
             for _ in 0..2 {
                 timeout(Duration::from_secs(60), fake.asked.recv()).await.expect("asked in time");
             }

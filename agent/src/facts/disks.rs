@@ -1,5 +1,5 @@
-//! Block devices: those that are mounted, and whole disks of which nothing is. No other file systems: asking a dead
-//! network file system for its size would hang the agent.
+//! Block devices: the mounted ones, and unused whole disks. Other file systems are skipped: asking a dead network file
+//! system for its size would hang the agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,22 +13,22 @@ use std::{
 use muster_proto::model::Disk;
 use nix::sys::statvfs::statvfs;
 
-/// Most disks that are reported, the mounted ones first.
+/// Maximum of reported disks, the mounted ones first.
 const DISKS_MAX: usize = 64;
-/// Volumes of pods come and go, and may be dead network devices.
+/// Mount points of pod volumes, which come and go and may be dead network devices.
 const OF_PODS: &str = "/var/lib/kubelet/";
-/// A file system that hangs (a user's, or one below a dead network mount) is not waited for longer.
+/// Timeout for a file system that hangs (FUSE, or one below a dead network mount).
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Mount points of file systems that are asked now, or hang in that.
+/// Mount points of file systems that are being queried, or hang in the query.
 static ASKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-/// Most of them; a thread hangs with each.
+/// Maximum of concurrent queries; each hanging one blocks a thread.
 const ASKED_MAX: usize = 4;
 /// The kernel's list of block devices.
 const BLOCK_DEVICES: &str = "/sys/block";
-/// It counts their sizes in these, whatever the device's own are.
+/// Unit of device sizes in the kernel's list, independent of the device's own sectors.
 const SECTOR_BYTES: u64 = 512;
 
-/// By name: mounted block devices, each once, at the mount nearest to the root; and whole disks that are not in use.
+/// Disks by name: mounted block devices, each once with the mount nearest to the root, and whole disks that are unused.
 pub(super) fn read() -> Vec<Disk> {
     let of_us = |name: &str| fs::read_to_string(Path::new("/proc/self").join(name)).unwrap_or_default();
     let mounts = of_us("mounts");
@@ -44,8 +44,8 @@ fn size_of(mount_point: &str) -> Option<u64> {
     Some(file_system.blocks().saturating_mul(file_system.fragment_size()))
 }
 
-/// Those of the candidates whose file systems answer in time. They are asked on a thread of its own, which may hang for
-/// as long as one of them does; that one is not asked again meanwhile.
+/// Candidates whose file systems answer in time. A separate thread queries them and may hang as long as one of them
+/// does; that one is skipped meanwhile.
 fn in_time(
     asked: &'static Mutex<BTreeSet<String>>,
     most: Duration,
@@ -76,7 +76,7 @@ fn in_time(
     if asks.is_ok() { std::iter::from_fn(in_time).collect() } else { Vec::new() }
 }
 
-/// Device to mount point, from the lines of /proc/mounts.
+/// Map of device to mount point, from the lines of /proc/mounts.
 fn mounted(mounts: &str) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for line in mounts.lines() {
@@ -93,16 +93,16 @@ fn mounted(mounts: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// The kernel writes a blank in a name as `\040`; no other of its escapes occurs in names people use.
+/// Decodes `\040`, the kernel's escape of a blank. Its other escapes are absent from common names.
 fn unescaped(field: &str) -> String {
     field.replace("\\040", " ")
 }
 
-/// What is mounted, pods' volumes too. By number and by name: btrfs tells no number, `/dev/root` is no name.
+/// All mounts, pod volumes included, by number and by name: btrfs lacks a device number, and `/dev/root` is an alias.
 struct Mounted {
-    /// `/dev/sda1`.
+    /// Such as `/dev/sda1`.
     names: BTreeSet<String>,
-    /// `8:1`.
+    /// Such as `8:1`.
     numbers: BTreeSet<String>,
 }
 
@@ -114,7 +114,7 @@ impl Mounted {
         }
     }
 
-    /// Is this device mounted, or a part of it, or what is made of it (LVM, RAID, encryption)?
+    /// Is this device mounted, or a partition of it, or a device built on it (LVM, RAID, encryption)?
     fn has(&self, device: &Path) -> bool {
         let name = name_of(device);
         let alias = format!("/dev/mapper/{}", line(device, "dm/name"));
@@ -126,12 +126,12 @@ impl Mounted {
     }
 }
 
-/// Disks of which nothing is mounted, as the kernel lists them in `block`.
+/// Unmounted disks, from the kernel's list in `block`.
 fn not_in_use(block: &Path, mounted: &Mounted) -> Vec<Disk> {
     let mut found = Vec::new();
     for device in entries(block) {
         let name = name_of(&device);
-        // What no hardware is behind is none: loop, RAM, what is made of disks. Nor is a slot for disks of others.
+        // Skip virtual devices (loop, RAM, devices built on disks) and removable drives.
         let is_disk = device.join("device").exists() && line(&device, "hidden") != "1";
         let is_slot = ["/dev/sr", "/dev/fd"].iter().any(|of| name.starts_with(of));
         let sectors = line(&device, "size").parse::<u64>().unwrap_or_default();
@@ -143,7 +143,7 @@ fn not_in_use(block: &Path, mounted: &Mounted) -> Vec<Disk> {
     found
 }
 
-/// Sorted, so that what is left out of too many is always the same.
+/// Directory entries, sorted so that a truncated list is stable.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         fs::read_dir(dir).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
@@ -151,12 +151,12 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What an attribute of a device says; nothing, if it has none of that name.
+/// Value of a device attribute; empty if it is missing.
 fn line(device: &Path, attribute: &str) -> String {
     fs::read_to_string(device.join(attribute)).unwrap_or_default().trim().to_owned()
 }
 
-/// `/dev/cciss/c0d0` is `cciss!c0d0` to the kernel.
+/// Device name: the kernel writes `/dev/cciss/c0d0` as `cciss!c0d0`.
 fn name_of(device: &Path) -> String {
     format!("/dev/{}", device.file_name().unwrap_or_default().to_string_lossy().replace('!', "/"))
 }

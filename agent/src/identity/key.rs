@@ -1,5 +1,5 @@
-//! The key that an enrolment asks with. It is on the disk before the coordinator hears of it: when the answer is lost,
-//! the next try asks with the same key and gets the identity that was meant for it.
+//! The key of an enrolment request. It is on disk before the request is sent. If the answer is lost, the retry uses the
+//! same key and gets the same identity.
 
 use std::{
     io,
@@ -11,15 +11,15 @@ use rcgen::KeyPair;
 use super::IdentityError;
 use crate::attempt::durable;
 
-/// A key, and the file that keeps it until there is an identity.
+/// A key, and the file that holds it until there is an identity.
 pub struct EnrolmentKey {
     path: PathBuf,
     pair: KeyPair,
 }
 
 impl EnrolmentKey {
-    /// The key that an earlier try has left at `path`; without one a new one, durable and readable by its owner only. A
-    /// file that holds no key is replaced: nobody can have an identity by it.
+    /// The key that an earlier try left at `path`, or else a new one, durable and readable by its owner only. An
+    /// invalid file is replaced: it cannot belong to an identity.
     ///
     /// # Errors
     /// [`IdentityError::File`] or [`IdentityError::Crypto`].
@@ -50,7 +50,7 @@ impl EnrolmentKey {
         &self.pair
     }
 
-    /// Removes the file: the identity that was asked for is durable.
+    /// Removes the file: the requested identity is durable.
     ///
     /// # Errors
     /// [`IdentityError::File`].

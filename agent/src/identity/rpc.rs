@@ -18,15 +18,15 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 
 use crate::identity::{EnrolmentKey, Identity, IdentityError, JoinToken};
 
-/// Time for one answer.
+/// Timeout of one answer.
 pub const RPC_TIMEOUT: Duration = Duration::from_secs(30);
-/// An enrolment whose connection broke before the answer is asked for so often in all: asked again with the same key it
-/// gets the same answer.
+/// Maximum of tries for an enrolment whose connection broke before the answer. A retry with the same key gets the same
+/// answer.
 const ENROL_TRIES_MAX: u32 = 4;
-/// Wait before it is asked for again.
+/// Delay before a retry.
 const ENROL_AGAIN_AFTER: Duration = Duration::from_millis(300);
 
-/// A key and the request that carries its public half.
+/// A key and the certificate request with its public half.
 struct Fresh {
     key_pem: String,
     csr_der: Vec<u8>,
@@ -45,13 +45,13 @@ impl Fresh {
     }
 }
 
-/// Did nobody answer, so that the next address is asked?
+/// Was this address silent, so that the next one is tried?
 const fn is_unheard(outcome: &Result<Credentials, IdentityError>) -> bool {
     matches!(outcome, Err(IdentityError::Connect(_) | IdentityError::Broken(_) | IdentityError::Silent))
 }
 
-/// Enrols this machine: checks the CA by the token's digest, and only then sends the token. With the same key, token
-/// and name again it gets the same identity, until that is in use.
+/// Enrols this machine: checks the CA against the token's digest, and only then sends the token. Repeated with the same
+/// key, token and name, it returns the same identity until that is in use.
 ///
 /// # Errors
 /// [`IdentityError`], which says what to do.
@@ -96,7 +96,7 @@ pub async fn enroll(
 }
 
 impl Identity {
-    /// A new key and certificate, asked for with the valid ones, where the last session was.
+    /// Requests a new key and certificate with the valid ones, from the coordinator of the last session.
     ///
     /// # Errors
     /// [`IdentityError`].
@@ -108,7 +108,7 @@ impl Identity {
         self.renewed(fresh.key_pem, credentials)
     }
 
-    /// A new key and certificate, asked for with a certificate that ran out: its key signs the request.
+    /// Requests a new key and certificate with an expired certificate: its key signs the request.
     ///
     /// # Errors
     /// [`IdentityError`].
@@ -163,14 +163,14 @@ async fn answered(
     match tokio::time::timeout(RPC_TIMEOUT, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) if status.metadata().contains_key(IDENTITY_REVOKED) => Err(IdentityError::Revoked),
-        // What has a cause here is no answer.
+        // A status with a local cause is a connection error.
         Ok(Err(status)) if status.source().is_some() => Err(IdentityError::Broken(status)),
         Ok(Err(status)) => Err(IdentityError::Refused { message: status.message().to_owned(), code: status.code() }),
         Err(_) => Err(IdentityError::Silent),
     }
 }
 
-/// Checks an answer, and that it can be used.
+/// Validates an answer and builds the identity.
 fn identity(
     coordinators: Addresses,
     name: MachineName,

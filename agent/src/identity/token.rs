@@ -7,25 +7,25 @@ use std::{
 
 use crate::identity::IdentityError;
 
-/// A token is about 130 bytes long; a file that is longer than this is none.
+/// Maximum size of a token file. A token is about 130 bytes long.
 pub const TOKEN_BYTES_MAX: u64 = 1024;
 
-/// What is wrong with a token's text. Never quotes it.
+/// Fault in a token's text. Its message omits the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFault {
-    /// Nothing there.
+    /// Empty text.
     #[error("it is empty")]
     Empty,
-    /// More than a token can be.
+    /// Longer than any token.
     #[error("it is longer than {TOKEN_BYTES_MAX} bytes")]
     TooLong,
-    /// Not three parts.
+    /// A number of parts other than three.
     #[error("it does not have the three parts <id>.<secret>.<digest>")]
     Parts,
-    /// An id or secret with other characters.
+    /// Invalid characters in the id or secret.
     #[error("it has a character that no token has")]
     Characters,
-    /// No digest of a CA.
+    /// The last part is an invalid CA digest.
     #[error("its last part is not the 64 hex digits of a digest")]
     Digest,
 }
@@ -38,7 +38,7 @@ pub struct JoinToken {
 }
 
 impl JoinToken {
-    /// Checks a token's form.
+    /// Parses a token and checks its format.
     ///
     /// # Errors
     /// [`TokenFault`].
@@ -68,7 +68,7 @@ impl JoinToken {
     /// # Errors
     /// [`IdentityError::TokenFile`] or [`IdentityError::Token`].
     pub fn read(path: &Path) -> Result<Self, IdentityError> {
-        // It is in the history of a shell now, and must not be in a log too.
+        // The token is now in a shell's history; keep it out of the logs.
         if path.to_str().is_some_and(|text| Self::parse(text).is_ok()) {
             return Err(IdentityError::TokenGiven);
         }
@@ -89,18 +89,18 @@ impl JoinToken {
         Self::parse(&text).map_err(IdentityError::Token)
     }
 
-    /// What operators know it by; no secret.
+    /// Public id, which operators use.
     #[must_use]
     pub fn id(&self) -> &str {
         self.text.split('.').next().unwrap_or_default()
     }
 
-    /// What is sent to the coordinator.
+    /// The full text for the coordinator.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Of the coordinator's CA.
+    /// Digest of the coordinator's CA.
     #[must_use]
     pub const fn ca_spki_sha256(&self) -> [u8; 32] {
         self.ca_spki_sha256
@@ -153,7 +153,7 @@ mod tests {
         assert!(matches!(JoinToken::read(&path), Err(IdentityError::Token(TokenFault::TooLong))));
     }
 
-    /// Texts that come near to a token.
+    /// Texts that resemble a token.
     fn nearly_a_token() -> impl Strategy<Value = String> {
         prop_oneof![
             any::<String>(),

@@ -1,4 +1,4 @@
-//! What a ledger does to a disk, so that a test can cut it off at every step and the simulator needs no files.
+//! Disk operations of a ledger. The trait lets tests crash at every step and lets the simulator run in memory.
 
 use std::{
     collections::BTreeMap,
@@ -13,36 +13,36 @@ use nix::{
     fcntl::{FallocateFlags, fallocate},
 };
 
-/// A directory of a few files.
+/// A directory with a few files.
 pub trait Disk {
-    /// The content of a file; None if it is not there.
+    /// Content of a file; None if it is missing.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>>;
 
-    /// Cuts a file to `bytes`; creates it if it is not there.
+    /// Truncates a file to `bytes`; creates it if it is missing.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     fn truncate(&mut self, name: &str, bytes: u64) -> io::Result<()>;
 
-    /// Adds to the end of a file. After an error any part of it may be there.
+    /// Appends to a file. After an error, any part of the bytes may be written.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes a file's content durable.
     ///
     /// # Errors
-    /// What the file system says: then nobody knows what is durable, and asking again would not tell.
+    /// The file system's error: then it is unknown what is durable, even after a second call.
     fn sync(&mut self, name: &str) -> io::Result<()>;
 
-    /// Puts one file in another's place.
+    /// Renames a file over another.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
 
     /// Makes renames durable.
@@ -51,17 +51,17 @@ pub trait Disk {
     /// As [`Disk::sync`].
     fn sync_dir(&mut self) -> io::Result<()>;
 
-    /// Sets disk space aside for a file to grow to `bytes`. False = there is not as much.
+    /// Reserves disk space for a file to grow to `bytes`. False = the disk has too little.
     ///
     /// # Errors
-    /// What the file system says, other than that.
+    /// Any other error of the file system.
     fn reserve(&mut self, name: &str, bytes: u64) -> io::Result<bool>;
 
-    /// For messages.
+    /// Path of a file, for messages.
     fn path(&self, name: &str) -> PathBuf;
 }
 
-/// A directory of a real file system. Files stay open once used.
+/// A directory of a real file system. Used files stay open.
 #[derive(Debug)]
 pub struct FileDisk {
     dir: PathBuf,
@@ -124,7 +124,7 @@ impl Disk for FileDisk {
     fn reserve(&mut self, name: &str, bytes: u64) -> io::Result<bool> {
         let length = i64::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         match fallocate(&*self.file(name)?, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length) {
-            // A file system that cannot set space aside does without.
+            // Go on without a reservation if the file system lacks support.
             Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(true),
             Err(Errno::ENOSPC | Errno::EDQUOT) => Ok(false),
             Err(errno) => Err(errno.into()),

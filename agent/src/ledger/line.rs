@@ -1,56 +1,56 @@
-//! The text of the log: per line 8 hex digits of CRC-32, a blank, a JSON array of records, a newline. The checksum
-//! goes on from that of the line before, so that it covers all JSON up to here: a line that is gone, or of another log,
-//! shows in the next one.
+//! Text format of the log. A line is 8 hex digits of CRC-32, a blank, a JSON array of records, and a newline. Each
+//! checksum continues the previous line's, so that it covers all JSON up to here: the next line reveals a missing or
+//! foreign line.
 
 use muster_proto::json::json;
 
 use crate::core::Record;
 
-/// A line that this program did not write so.
+/// An invalid line, different from what this program writes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadLine {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: &'static str,
 }
 
-/// A log that was read.
+/// A parsed log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
-    /// One per line.
+    /// Batches, one per line.
     pub batches: Vec<Vec<Record>>,
-    /// Length of the whole lines.
+    /// Total length of the complete lines.
     pub whole_bytes: u64,
     /// Length of the first line.
     pub first_line_bytes: u64,
-    /// A line whose writing was cut off follows them.
+    /// Does a torn line follow?
     pub torn: bool,
-    /// Of the last whole line.
+    /// Checksum of the last complete line.
     pub chain: Chain,
 }
 
-/// The checksum of a line, from which the next one's goes on. A log begins with the default.
+/// Checksum of a line, which the next line's continues. A log starts with the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chain(u32);
 
-/// Length of a checksum and the blank behind it.
+/// Length of a checksum and its blank.
 const HEAD_BYTES: usize = 9;
 
 impl Chain {
-    /// Of the line that follows with this JSON.
+    /// Checksum of a following line with this JSON.
     fn with(self, json: &[u8]) -> Self {
         let mut hasher = crc32fast::Hasher::new_with_initial(self.0);
         hasher.update(json);
         Self(hasher.finalize())
     }
 
-    /// As it stands at the beginning of its line.
+    /// Text at the start of its line.
     fn head(self) -> String {
         format!("{:08x} ", self.0)
     }
 
-    /// What a line says its checksum is.
+    /// Checksum that a line claims.
     fn read(line: &[u8]) -> Option<Self> {
         let digits = str::from_utf8(line.get(..HEAD_BYTES)?).ok()?;
         let read = Self(u32::from_str_radix(digits.trim_end(), 16).ok()?);
@@ -58,7 +58,7 @@ impl Chain {
     }
 }
 
-/// The line of one batch behind that of `before`, and its checksum.
+/// The line of one batch after `before`, and its checksum.
 #[must_use]
 pub fn encode(before: Chain, batch: &[Record]) -> (Vec<u8>, Chain) {
     let json = json(batch);
@@ -69,17 +69,18 @@ pub fn encode(before: Chain, batch: &[Record]) -> (Vec<u8>, Chain) {
     (line, chain)
 }
 
-/// Reads a log. A last line without its end was being written when the power went, and is left out. Whatever has an
-/// end was written whole, for the next line is only written when the one before is on the disk.
+/// Parses a log. A last line that lacks its newline was cut off by a power loss and is dropped. A line with a newline
+/// is complete, because the next line is written only when the previous one is on disk.
 ///
 /// # Errors
-/// Where it is damaged, and how.
+/// Position and kind of the damage.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, BadLine> {
     let mut parsed = Parsed::default();
     for (at, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
         let bad = |problem| BadLine { line: at + 1, problem };
         let Some(whole) = line.strip_suffix(b"\n") else {
-            // A whole line, and one more byte: that was its end. A zero is none: space that was added and not written.
+            // A complete line plus one damaged byte: that was its newline. A zero byte instead is allocated but
+            // unwritten space.
             let end = line.split_last().filter(|(end, _)| **end != 0);
             let written = end.is_some_and(|(_, whole)| decode(parsed.chain, whole).is_ok());
             parsed.torn = true;
@@ -96,8 +97,8 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, BadLine> {
     Ok(parsed)
 }
 
-/// Every sound line of a log, and whether there were others. A line is held against what the one before says of itself,
-/// so that damage in that one does not cost it.
+/// Every valid line of a log, and whether others exist. Each line is checked against the checksum that the previous one
+/// claims, so damage in that one leaves it valid.
 pub(super) fn parse_what_is_sound(bytes: &[u8]) -> (Vec<Record>, bool) {
     let mut damaged = false;
     let mut records = Vec::new();
@@ -113,7 +114,7 @@ pub(super) fn parse_what_is_sound(bytes: &[u8]) -> (Vec<Record>, bool) {
     (records, damaged)
 }
 
-/// The batch of a line without its end, and the checksum of the line.
+/// Batch and checksum of a line, given without its newline.
 fn decode(before: Chain, line: &[u8]) -> Result<(Vec<Record>, Chain), &'static str> {
     let chain = Chain::read(line).ok_or("it does not begin with a checksum")?;
     let json = line.get(HEAD_BYTES..).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! How far the ledger has come, written beside it: `<state-dir>/ledger.mark`. It follows each durable record and is
-//! never synced itself, so no crash leaves it ahead of the ledger: a ledger that is behind it was put back.
+//! Progress mark of the ledger: `<state-dir>/ledger.mark`. It follows each durable record and is never synced itself,
+//! so after any crash it is at most as far as the ledger. A ledger behind its mark was therefore restored from an older
+//! copy.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,7 +13,7 @@ use crate::core::{LedgerState, Mark};
 
 const FILE: &str = "ledger.mark";
 
-/// Keeps the file true.
+/// Keeps the mark file up to date.
 #[derive(Debug)]
 pub struct MarkFile {
     path: PathBuf,
@@ -27,14 +28,14 @@ impl MarkFile {
         Self { path: state_dir.join(FILE), file: None, written: None }
     }
 
-    /// What it says. One that is not there, or cannot be read, says nothing.
+    /// Reads the mark; None if it is missing or unreadable.
     #[must_use]
     pub fn read(&self) -> Option<Mark> {
         serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
     }
 
-    /// Writes down how far the ledger has come, once that is durable. It is evidence, not a record: where it cannot be
-    /// written, an older one proves less.
+    /// Writes the ledger's progress once that is durable. The mark is only evidence: if the write fails, the older mark
+    /// proves less.
     pub fn follow(&mut self, ledger: &LedgerState) {
         let mark = Mark::of(ledger);
         if self.written.as_ref() != Some(&mark) && self.write(&mark).is_ok() {
@@ -42,7 +43,7 @@ impl MarkFile {
         }
     }
 
-    /// In place: each is as long as the one before, or longer.
+    /// Overwrites in place: a mark never gets shorter.
     fn write(&mut self, mark: &Mark) -> io::Result<()> {
         let text = serde_json::to_vec(mark)?;
         let file = match self.file.take() {
@@ -55,10 +56,10 @@ impl MarkFile {
         Ok(())
     }
 
-    /// Removes it: before a new ledger begins in place of the one that it follows.
+    /// Removes the mark before a new ledger replaces the one it follows.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn remove(&self) -> io::Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,4 +1,4 @@
-//! The way out of a damaged ledger: a new one that keeps what can be read and guesses nothing.
+//! Recovery from a damaged ledger: a new one that keeps the readable parts, without guesses.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::{
     ledger::{Disk, LOG, LedgerError, act, line, set_aside, write_whole},
 };
 
-/// What a reset came to.
+/// Result of a reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// Where the old log is kept. None = there was none.
+    /// Path of the old log's copy. None = there was no log.
     pub old_log: Option<std::path::PathBuf>,
-    /// Items whose outcome is unknown now; a person decides about them.
+    /// Items with a now unknown outcome; a person decides about them.
     pub indeterminate: Vec<ItemName>,
 }
 
-/// Begins a new ledger from what is sound in the old one, which is kept aside, and from the `traces` of this machine's
-/// attempts. The events of the new one count anew.
+/// Starts a new ledger from the valid lines of the old one, which is kept as a copy, and from the `traces` of this
+/// machine's attempts. Its event numbers start again.
 ///
 /// # Errors
-/// [`LedgerError::File`]; the old ledger is in place then.
+/// [`LedgerError::File`]; the old ledger is still in place then.
 pub fn reset(
     disk: &mut impl Disk,
     (ledger_id, machine_id): (LedgerId, MachineId),
@@ -39,9 +39,9 @@ pub fn reset(
     Ok(Reset { old_log: old.map(|_| disk.path(&aside)), indeterminate })
 }
 
-/// What a ledger can be rebuilt to. An attempt that ran is Indeterminate. If a line could not be read, so is every
-/// assigned item that is not recorded as done: the line may have held its start. The ledger that comes of it
-/// [lacks](LedgerState::lacks) none of the attempts.
+/// Rebuilds a ledger. An attempt that ran is Indeterminate. If a line was unreadable, so is every assigned item without
+/// a recorded success: the line may have held its start. The new ledger [lacks](LedgerState::lacks) none of the
+/// attempts.
 fn salvage(
     (records, damaged): (&[Record], bool),
     traces: &[Trace],
@@ -50,7 +50,7 @@ fn salvage(
 ) -> (LedgerState, Vec<ItemName>) {
     let mut old = LedgerState::clone(&fresh);
     records.iter().for_each(|record| old.apply(record));
-    // Of another enrolment: its numbers were counted by another coordinator, and its items are not this machine's.
+    // From another enrolment: another coordinator assigned its numbers, and its items belong to another machine.
     if old.machine_id != fresh.machine_id {
         return (fresh, Vec::new());
     }
@@ -66,7 +66,7 @@ fn salvage(
         match slot.map(|slot| &slot.status).filter(|status| status.hash == item.hash) {
             Some(status) if matches!(status.state, ItemState::Succeeded | ItemState::Running) => {}
             Some(status) => uncertain.push(ItemStatus::clone(status)),
-            // Of a list that could not be read.
+            // From a list that was unreadable.
             None if slot.is_some_and(|slot| slot.status.generation > old.generation()) => {}
             None => uncertain.push(ItemStatus {
                 name: item.name.clone(),
@@ -106,8 +106,7 @@ fn salvage(
     (state, uncertain.into_iter().map(|status| status.name).collect())
 }
 
-/// Folds in what the directory of an attempt proves and the ledger does not hold: its start, and its outcome if it left
-/// one.
+/// Applies what the directory of an attempt proves and the ledger lacks: its start, and its outcome if there is one.
 fn replay(old: &mut LedgerState, trace: &Trace, now_ms: u64) {
     let Trace { key, hash, found } = trace;
     let recorded = old.running().filter(|slot| slot.key() == *key).map(|slot| Arc::clone(&slot.status));

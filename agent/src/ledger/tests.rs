@@ -1,4 +1,4 @@
-//! The ledger under kills at every step, torn tails, damage, and resets.
+//! The ledger under crashes at every step, torn tails, damage, and resets.
 
 mod bytes;
 
@@ -59,7 +59,7 @@ fn accepted(generation: u64, names: &[&str]) -> Record {
     }))
 }
 
-/// A disk in memory that knows what is durable, and can be killed at its n-th operation.
+/// A disk in memory that tracks durability and can crash at its n-th operation.
 #[derive(Clone, Debug, Default)]
 struct FakeDisk {
     inodes: Vec<Inode>,
@@ -76,7 +76,7 @@ struct Inode {
     durable: Vec<u8>,
 }
 
-/// What a power cut leaves of what was not synced.
+/// Effect of a power cut on unsynced data.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     LosesAll,
@@ -137,7 +137,7 @@ impl Disk for FakeDisk {
     }
     fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         if let Some(why) = self.full {
-            // What fits is written.
+            // A prefix is written.
             self.inode(name).content.extend(&bytes[..bytes.len() / 2]);
             return Err(why.into());
         }
@@ -171,7 +171,7 @@ impl Disk for FakeDisk {
     }
 }
 
-/// A long life: many attempts with much output, acknowledged in between, so that the log is compacted twice.
+/// A long history: many attempts with much output, acknowledged in between, so that the log is compacted twice.
 fn life() -> Vec<Vec<Record>> {
     let mut batches = vec![vec![Record::EpochSeen(Epoch(1), AuthCode::NONE), accepted(1, &["a"])]];
     for attempt in 1..=20_u32 {
@@ -184,7 +184,7 @@ fn life() -> Vec<Vec<Record>> {
     batches
 }
 
-/// Lives on from `state`, which is the life's after so many batches; returns how many batches are done for certain.
+/// Continues from `state`, the result of the first `from` batches; returns how many batches are certainly done.
 fn live(ledger: &mut Ledger<FakeDisk>, states: &[LedgerState], from: usize, batches: &[Vec<Record>]) -> usize {
     let mut certain = from;
     for (at, batch) in batches.iter().enumerate().skip(from) {
@@ -266,7 +266,7 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
     for length in ends[1] + 1..sound.len() {
         assert_eq!(open(&sound[..length]).ok(), Some(1), "torn at {length}");
     }
-    // The file has grown, and its last block was not written.
+    // The file has grown, but its last block is unwritten.
     let end = sound.len() - 1;
     assert_eq!(open(&[&sound[..end], b"\0"].concat()).ok(), Some(1), "a zero where the end was to be");
     assert_eq!(open(&[&sound[..], b"\0"].concat()).ok(), Some(2), "a zero behind the end");
@@ -307,14 +307,14 @@ fn a_torn_tail_is_cut_and_damage_is_an_error() {
     }
 }
 
-/// The line with this JSON behind a sound log.
+/// The line with this JSON after a valid log.
 fn line_of_json(log: &[u8], json: &[u8]) -> Vec<u8> {
     let all: Vec<u8> =
         log.split(|byte| *byte == b'\n').flat_map(|line| line.get(9..).unwrap_or_default()).copied().collect();
     format!("{:08x} {}\n", crc32fast::hash(&[&all, json].concat()), String::from_utf8_lossy(json)).into_bytes()
 }
 
-/// Records that change nothing that the next ones rest upon: only the checksum of the next line misses them.
+/// Later records are independent of the missing ones: only the checksum of the next line reveals the gap.
 #[test]
 fn whole_line_taken_out_is_missed() {
     let batches: Vec<_> = life().into_iter().take(200).collect();
@@ -334,7 +334,7 @@ fn whole_line_taken_out_is_missed() {
         let found = Ledger::open(FakeDisk::with(LOG, &rest), fresh()).map(|(_, state)| state.last_seq);
         assert!(matches!(found, Err(LedgerError::Corrupt { line, .. }) if line == gone + 1), "{gone}: {found:?}");
     }
-    // A piece of an older log of the same machine fits nowhere either.
+    // A piece of an older log of the same machine is rejected too.
     let (mut other, _) = Ledger::open(FakeDisk::default(), fresh()).expect("opened");
     batches.iter().take(3).for_each(|batch| other.append(batch).expect("appended"));
     let foreign = other.disk.content(LOG);
@@ -429,9 +429,9 @@ fn a_reset_keeps_what_can_be_read_and_guesses_nothing() {
             assert!(!slot.is_running(), "{name}");
         }
     };
-    // Not damaged: what ran is unsure, what was never begun is not.
+    // Undamaged: only items that ran are uncertain.
     check(&sound, &["runs"], &["done", "runs"]);
-    // A line is damaged: it may have held the start of whatever is not known to be done.
+    // A damaged line may have held the start of any item, except those known to be done.
     let mut lines: Vec<Vec<u8>> = sound.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     lines[2][20] ^= 1;
     check(&lines.concat(), &["runs", "acked", "next"], &["done", "runs", "acked", "next"]);

@@ -1,4 +1,4 @@
-//! Streams the output of attempts to whoever asked for it, while the session lasts.
+//! Streams the output of attempts to its readers while the session lasts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,13 +11,13 @@ use crate::{
     link::{chain, session::message_of},
 };
 
-/// Chunks of output that are not on their way yet, of 32 KiB each.
+/// Maximum of queued output chunks, of 32 KiB each.
 pub(super) const LOG_QUEUE_MAX: usize = 8;
-/// Readers at one time.
+/// Maximum of concurrent readers.
 const READERS_MAX: usize = 16;
-/// How long a reader waits for an attempt that is recorded as started to begin.
+/// Timeout of a reader for an attempt that is recorded as started to begin.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often such a reader looks.
+/// Polling interval of such a reader.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The readers of one session.
@@ -27,7 +27,7 @@ pub struct LogStreams {
 }
 
 impl LogStreams {
-    /// Starts sending the output of `attempt`; None if nothing was ever started.
+    /// Starts to send the output of `attempt`; None before the first attempt.
     pub fn start(
         &mut self,
         request_id: u64,
@@ -48,14 +48,14 @@ impl LogStreams {
         }
     }
 
-    /// Stops sending.
+    /// Stops one stream.
     pub fn cancel(&mut self, request_id: u64) {
         if let Some(task) = self.readers.remove(&request_id) {
             task.abort();
         }
     }
 
-    /// Stops sending to anybody: the session is over.
+    /// Stops all streams: the session is over.
     pub fn cancel_all(&mut self) {
         std::mem::take(&mut self.readers).into_values().for_each(|task| task.abort());
     }
@@ -63,11 +63,11 @@ impl LogStreams {
 
 async fn copy(request_id: u64, attempts: Attempts, key: AttemptKey, follow: bool, to: mpsc::Sender<AgentMessage>) {
     if follow {
-        // Whoever follows a silent item is to hear that somebody is there.
+        // Sends an empty chunk first, so that the reader of a silent item sees the connection.
         if to.send(message_of(Body::Log(LogChunk { request_id, ..LogChunk::default() }))).await.is_err() {
             return;
         }
-        // Late or never: what there is to read tells.
+        // After a timeout, the output itself shows the state.
         timeout(BEGIN_TIMEOUT, begun(&attempts, &key)).await.ok();
     }
     let mut reader = attempts.output(&key, None);
@@ -89,7 +89,7 @@ async fn copy(request_id: u64, attempts: Attempts, key: AttemptKey, follow: bool
     end(request_id, to, error).await;
 }
 
-/// Why there is no output at all. Empty: the attempt has written none.
+/// Explains missing output. Empty: the attempt has written none.
 fn absent(attempts: &Attempts, key: &AttemptKey) -> String {
     match attempts.inspect(key) {
         Ok(Found::NotStarted) => format!(
@@ -100,7 +100,7 @@ fn absent(attempts: &Attempts, key: &AttemptKey) -> String {
     }
 }
 
-/// The record says that an attempt was started some milliseconds before its process begins.
+/// Waits for the process: the start is recorded some milliseconds before it begins.
 async fn begun(attempts: &Attempts, key: &AttemptKey) {
     let mut look = tokio::time::interval(LOOK_EVERY);
     while matches!(attempts.inspect(key), Ok(Found::NotStarted)) {
@@ -110,6 +110,6 @@ async fn begun(attempts: &Attempts, key: &AttemptKey) {
 
 async fn end(request_id: u64, to: mpsc::Sender<AgentMessage>, error: String) {
     let chunk = LogChunk { request_id, data: Vec::new(), end: true, error };
-    // A session that is gone has no reader.
+    // A closed session has lost its reader.
     to.send(message_of(Body::Log(chunk))).await.ok();
 }

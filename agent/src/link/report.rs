@@ -1,21 +1,21 @@
-//! How the link is, for `muster-agent status`: a small file, written when it changes. News, not a record: never
-//! synced, and nothing is decided by it.
+//! State of the link, for `muster-agent status`: a small file, written on each change. It is best effort: never synced,
+//! and ignored by all decisions.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{attempt::durable, config::StateDir, host::unix_ms};
 
-/// How the link is.
+/// State of the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinkReport {
-    /// `HOST:PORT`.
+    /// Address of the coordinator, `HOST:PORT`.
     pub coordinator: String,
     /// Is there a session?
     pub connected: bool,
-    /// Since when it is so: the sessions of one renewed certificate after the other count as one. Unix milliseconds.
+    /// Start of this state in Unix milliseconds. Consecutive sessions of a renewed certificate count as one.
     pub since_ms: u64,
-    /// Why there is no session.
+    /// Reason for a missing session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -36,8 +36,8 @@ impl LinkReport {
         serde_json::from_slice(&std::fs::read(dir.link()).ok()?).ok()
     }
 
-    /// Writes it if it says something new. Words that change do not change since when there is no session; a new
-    /// session is one, though the agent before was killed and could not say that its own had ended.
+    /// Writes the state if it changed. A change of the error text keeps the start time. A new session always counts as
+    /// a change, because a killed agent leaves the end of its own unreported.
     pub(super) fn save(mut self, dir: &StateDir) {
         let old = Self::load(dir);
         if let Some(old) = old.as_ref().filter(|old| !old.connected && !self.connected) {
@@ -46,7 +46,7 @@ impl LinkReport {
         if old.as_ref() == Some(&self) {
             return;
         }
-        // Only news: a full disk must not end the link.
+        // Best effort: a full disk must not end the link.
         serde_json::to_vec_pretty(&self).map(|text| durable::replace_unsynced(&dir.link(), &text).ok()).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! One session: a connection, the stream over it, what goes out and what comes in.
+//! One session: a connection, its stream, and the messages in both directions.
 
 use std::time::Duration;
 
@@ -29,18 +29,18 @@ use crate::{
     link::{FromLink, LinkError, logs::LOG_QUEUE_MAX},
 };
 
-/// From the connection to the coordinator's welcome.
+/// Timeout from the connection to the coordinator's welcome.
 pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
-/// Messages to the coordinator that are not on their way yet, output aside: the events in flight, and as many more.
+/// Capacity of the queue to the coordinator, output excluded: the events in flight, and the same number again.
 const QUEUE_MAX: usize = EVENTS_IN_FLIGHT_MAX * 2;
-/// Time for an answer to a request for inputs: a little less than the core waits for it.
+/// Timeout of a request for inputs: a little shorter than the core's.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(40);
-/// Bounds of what a coordinator may ask for.
+/// Valid range of the coordinator's heartbeat interval.
 const HEARTBEAT_MS: std::ops::RangeInclusive<u64> = 100..=300_000;
-/// If it asks for nothing.
+/// Default heartbeat interval.
 const HEARTBEAT_MS_DEFAULT: u64 = 10_000;
 
-/// The engine's end of a session. Dropping it closes the session.
+/// The engine's handle of a session. Dropping it closes the session.
 #[derive(Debug)]
 pub struct SessionHandle {
     out: mpsc::Sender<AgentMessage>,
@@ -51,7 +51,8 @@ pub struct SessionHandle {
 }
 
 impl SessionHandle {
-    /// Queues what the core has to say. False = the queue is full: the coordinator takes nothing, close the session.
+    /// Queues a message of the core. False = the queue is full because the coordinator has stopped reading: close the
+    /// session.
     #[must_use]
     pub fn send(&self, message: &ToCoordinator) -> bool {
         let body = match message {
@@ -74,7 +75,7 @@ impl SessionHandle {
         self.out.try_send(message_of(body)).is_ok()
     }
 
-    /// Queues how far a transfer or a playbook is; left out if there is no room, the next one comes soon.
+    /// Queues the progress of a transfer or playbook. A full queue drops it, because the next one comes soon.
     pub fn send_progress(&self, item: &ItemName, progress: record::Progress) {
         let body = Out::Progress(Progress {
             item: item.to_string(),
@@ -86,7 +87,7 @@ impl SessionHandle {
         self.out.try_send(message_of(body)).ok();
     }
 
-    /// Asks for the inputs of an item on this session's connection; why there are none, in one line.
+    /// Requests the inputs of an item on this session's connection. An error is one line.
     pub fn fetch(
         &self,
         item: &ItemName,
@@ -103,7 +104,7 @@ impl SessionHandle {
         }
     }
 
-    /// Where output goes. It has a queue of its own, so that it is never in an event's way.
+    /// Queue for output, separate so that it never delays an event.
     #[must_use]
     pub fn logs(&self) -> mpsc::Sender<AgentMessage> {
         self.logs.clone()
@@ -114,46 +115,46 @@ pub(super) const fn message_of(body: Out) -> AgentMessage {
     AgentMessage { body: Some(body) }
 }
 
-/// What the link lends to a session.
+/// State that the link lends to a session.
 pub(super) struct Lent<'a> {
-    /// How the InternalIP is chosen.
+    /// Setting for choosing the InternalIP.
     pub(super) choice: &'a AddressChoice,
-    /// How often the facts are looked at.
+    /// Interval of reading the facts.
     pub(super) facts_every: Duration,
-    /// What is known of the containers of this machine. None: they are not this agent's to report.
+    /// Known containers of this machine. None for an agent that reports no containers.
     pub(super) containers: Option<Containers>,
-    /// Where the coordinator says that it is reached.
+    /// Addresses that the coordinator reports for itself.
     pub(super) told: &'a watch::Sender<Option<Addresses>>,
     /// The engine.
     pub(super) engine: &'a mpsc::Sender<FromLink>,
 }
 
-/// A welcomed session.
+/// A session that the coordinator accepted.
 pub(super) struct Session {
-    /// `HOST:PORT` of the coordinator.
+    /// Address of the coordinator, `HOST:PORT`.
     address: String,
     told: watch::Sender<Option<Addresses>>,
     inbound: Streaming<CoordinatorMessage>,
     out: mpsc::Sender<AgentMessage>,
     epoch: Epoch,
-    /// Proves that the epoch was told.
+    /// Proof that the epoch was told.
     code: AuthCode,
     heartbeat_ms: u64,
     choice: AddressChoice,
     facts: HostFacts,
-    /// How often the facts are looked at.
+    /// Interval of reading the facts.
     facts_every: Duration,
-    /// When the facts are looked at again: at once if the welcome wants another address than the hello gave.
+    /// Delay of the next reading of facts: zero if the welcome selects another address than the hello gave.
     first_look: Duration,
-    /// What is known of the containers of this machine. None: they are not this agent's to report.
+    /// Known containers of this machine. None for an agent that reports no containers.
     containers: Option<Containers>,
-    /// The engine's end, until it has it.
+    /// The engine's handle, until it is passed on.
     handle: Option<SessionHandle>,
     closed: oneshot::Receiver<()>,
 }
 
 impl Session {
-    /// Connects to the coordinator at this address, says hello, waits for the welcome.
+    /// Connects to the coordinator at this address, sends the hello, and waits for the welcome.
     pub(super) async fn open(identity: &Identity, address: &str, lent: Lent<'_>) -> Result<Self, LinkError> {
         let Lent { choice, facts_every, mut containers, told, engine } = lent;
         let connection = tls::connect(address, identity.tls()?).await?;
@@ -219,23 +220,23 @@ impl Session {
         })
     }
 
-    /// `HOST:PORT` of the coordinator.
+    /// Address of the coordinator, `HOST:PORT`.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
 
-    /// How the InternalIP is chosen.
+    /// Setting for choosing the InternalIP.
     pub(super) const fn choice(&self) -> &AddressChoice {
         &self.choice
     }
 
-    /// Hands the engine its end.
+    /// Passes the handle to the engine.
     pub(super) async fn announce(&mut self, engine: &mpsc::Sender<FromLink>) -> Result<(), LinkError> {
         let session = self.handle.take().ok_or(LinkError::Stopping)?;
         tell(engine, FromLink::Up { epoch: self.epoch, code: self.code, session }).await
     }
 
-    /// Keeps the session until it ends.
+    /// Runs the session until it ends.
     pub(super) async fn run(&mut self, engine: &mpsc::Sender<FromLink>) -> LinkError {
         let beat = Duration::from_millis(self.heartbeat_ms);
         let mut heartbeat = every(beat, beat);
@@ -262,7 +263,7 @@ impl Session {
         }
     }
 
-    /// Keeps for the link where the coordinator says that it is reached.
+    /// Stores the coordinator's reported addresses for the link.
     fn hear(&self, addresses: Vec<String>) {
         match Addresses::try_from(addresses) {
             Ok(addresses) => drop(self.told.send_replace(Some(addresses))),
@@ -291,7 +292,7 @@ fn every(first: Duration, period: Duration) -> Interval {
     interval
 }
 
-/// Passes a message on to the engine.
+/// Forwards a message to the engine.
 async fn pass(message: CoordinatorMessage, engine: &mpsc::Sender<FromLink>) -> Result<(), LinkError> {
     let message = match message.body {
         Some(In::Assignment(assignment)) => FromLink::Assigned(Assignment::try_from(assignment)?),
@@ -313,7 +314,7 @@ async fn pass(message: CoordinatorMessage, engine: &mpsc::Sender<FromLink>) -> R
         Some(In::SwarmCall(call)) => FromLink::SwarmCalled(SwarmCall::try_from(call)?),
         Some(In::LogCancel(cancel)) => FromLink::LogCanceled { request_id: cancel.request_id },
         Some(In::Welcome(_)) => return Err(LinkError::NoWelcome),
-        // A coordinator that is newer than this agent may say things we need not understand.
+        // Ignore unknown messages of a newer coordinator.
         Some(In::Addresses(_)) | None => return Ok(()),
     };
     tell(engine, message).await
@@ -329,7 +330,7 @@ async fn ask_hello(facts: HostFacts, engine: &mpsc::Sender<FromLink>) -> Result<
     hello.await.map_err(|_| LinkError::Stopping)
 }
 
-/// Reads files of the kernel: on a thread of its own, for some of them take their time.
+/// Collects the facts in a separate thread, because some kernel files are slow to read.
 async fn collect(choice: AddressChoice, containers: Option<&mut Containers>) -> HostFacts {
     let facts = tokio::task::spawn_blocking(move || facts::collect(&choice)).await.unwrap_or_default();
     let containers = match containers {

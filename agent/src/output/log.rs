@@ -1,5 +1,5 @@
-//! What exec-item writes: the whole output on disk up to a cap, then the newest of it, and its end in memory for the
-//! status. Never fails the program: what the disk does not take is shed, counted, and said.
+//! Output log of exec-item: on disk the whole output up to a cap, then the newest part; in memory its end for the
+//! status. The program runs on despite disk errors: output that the disk rejects is dropped, counted, and reported.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,28 +12,28 @@ use muster_proto::OUTPUT_TAIL_BYTES_MAX;
 use super::{Hidden, Redactor};
 use crate::attempt::{AttemptDir, AttemptError};
 
-/// Of one of the two files; so at most twice as much of an attempt's output is on disk.
+/// Maximum size of each of the two files; an attempt's output on disk is at most twice as large.
 pub(crate) const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Of one attempt.
+/// Maximum output of one attempt on disk.
 pub(crate) const OUTPUT_BYTES_MAX: u64 = 2 * FILE_BYTES_MAX;
 
-/// See the module.
+/// Output log; see the module.
 pub(crate) struct OutputLog {
     dir: AttemptDir,
     file: File,
     file_bytes: u64,
-    /// Of the file before, which the next rotation drops.
+    /// Size of the previous file, which the next rotation drops.
     old_bytes: u64,
     shed_bytes: u64,
-    /// What the disk did not take.
+    /// Bytes that the disk rejected.
     lost_bytes: u64,
     tail: Vec<u8>,
     redactor: Redactor,
 }
 
 impl OutputLog {
-    /// An empty log; what is hidden never appears in it.
+    /// Creates an empty log that hides these values.
     pub(crate) fn create(dir: &AttemptDir, hidden: Hidden) -> Result<Self, AttemptError> {
         let file = open(dir).map_err(|source| AttemptError::File { what: "create", path: dir.output(), source })?;
         Ok(Self {
@@ -48,18 +48,18 @@ impl OutputLog {
         })
     }
 
-    /// Takes a piece of output.
+    /// Appends a piece of output.
     pub(crate) fn write(&mut self, chunk: &[u8]) {
         let shown = self.redactor.push(chunk);
         self.append(&shown);
     }
 
-    /// Ends the log and gives the end of the output: text of at most 8 KiB.
+    /// Ends the log and returns the end of the output: text of at most 8 KiB.
     pub(crate) fn finish(mut self) -> String {
         let shown = self.redactor.finish();
         self.append(&shown);
         if self.lost_bytes > 0 {
-            // Of the few bytes that take the place of many, a disk that was full may take some.
+            // A formerly full disk may have space for this short note.
             let lost = format!("\n… {} bytes of output were lost: the disk did not take them …\n", self.lost_bytes);
             self.append(lost.as_bytes());
         }
@@ -76,7 +76,7 @@ impl OutputLog {
         let excess = self.tail.len().saturating_sub(OUTPUT_TAIL_BYTES_MAX);
         self.tail.drain(..excess);
         if self.file_bytes + shown.len() as u64 > FILE_BYTES_MAX {
-            // Not rotated: then this file grows no further either.
+            // The rotation failed: this file must stop growing too.
             if self.rotate().is_err() {
                 self.lost_bytes += shown.len() as u64;
                 return;

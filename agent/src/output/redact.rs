@@ -1,25 +1,25 @@
-//! Takes known secret values out of a stream, wherever its chunks are cut, in the spellings that `spelling` knows.
+//! Redacts known secret values in a stream, independent of chunk boundaries, in all spellings of `spelling`.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::spelling::{self, Fit, Spelling};
 
-/// Stands in the output where a secret was.
+/// Replacement of a secret.
 const REDACTED: &[u8] = b"[redacted]";
 
-/// A cut-off secret of fewer bytes tells nothing, and may well be none.
+/// Minimum length of a partial secret that is redacted: fewer bytes are harmless and may well be something else.
 const PART_BYTES_MIN: usize = 4;
 
-/// What is to appear in no output.
+/// Values to hide in every output.
 #[derive(Clone, Debug)]
 pub(crate) struct Hidden {
     spellings: Arc<[Spelling]>,
-    /// Which of them may begin with a byte.
+    /// Spellings that may begin with each byte.
     by_start: Arc<[Vec<usize>]>,
 }
 
 impl Hidden {
-    /// These values. An empty one is no secret.
+    /// Hides these values. An empty value is ignored.
     pub(crate) fn of<'a>(secrets: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let spellings: BTreeSet<_> = secrets.into_iter().flat_map(spelling::all_of).collect();
         let spellings: Arc<[_]> = spellings.into_iter().collect();
@@ -38,13 +38,13 @@ impl Hidden {
         self.spellings.is_empty()
     }
 
-    /// The length of the longest secret that the text begins with; and may it be the beginning of a longer one?
+    /// Length of the longest secret that the text begins with, and whether it may be the start of a longer one.
     fn at_start_of(&self, text: &[u8]) -> (Option<usize>, bool) {
         let start = text.first().and_then(|first| self.by_start.get(usize::from(*first)));
         let (mut whole, mut part) = (None, false);
         for spelling in start.into_iter().flatten().filter_map(|index| self.spellings.get(*index)) {
             match spelling.fit(text) {
-                // The longest, so that a secret inside another does not uncover the rest of it.
+                // Take the longest, so that the rest of a secret around a shorter one stays hidden too.
                 Fit::Whole(length) => whole = whole.max(Some(length)),
                 Fit::Part => part = true,
                 Fit::Not => {}
@@ -54,7 +54,7 @@ impl Hidden {
     }
 }
 
-/// Holds back what may be the beginning of a secret until the next chunk tells.
+/// Holds back a possible start of a secret until the next chunk decides.
 #[derive(Debug)]
 pub(crate) struct Redactor {
     hidden: Hidden,
@@ -66,20 +66,20 @@ impl Redactor {
         Self { hidden, held: Vec::new() }
     }
 
-    /// What may be shown after this chunk.
+    /// Takes a chunk and returns the output that can be shown.
     pub(crate) fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(chunk);
         self.take(false)
     }
 
-    /// A text that is there as a whole.
+    /// Redacts a complete text.
     pub(crate) fn all_of(mut self, text: &str) -> String {
         let mut shown = self.push(text.as_bytes());
         shown.extend(self.finish());
         String::from_utf8_lossy(&shown).into_owned()
     }
 
-    /// What was held back, when nothing more comes: the beginning of a secret is hidden like the whole.
+    /// Returns the held bytes at the end of the stream. The start of a secret is hidden like the whole.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
         self.take(true)
     }

@@ -7,7 +7,7 @@ fn redacted(secrets: &[&str], text: &str, cut_every: usize) -> String {
     String::from_utf8(shown).expect("text")
 }
 
-/// However the text is cut.
+/// Checks every chunk size.
 fn assert_shown(secrets: &[&str], text: &str, expected: &str) {
     for cut_every in 1..=text.len().max(1) {
         assert_eq!(redacted(secrets, text, cut_every), expected, "{secrets:?} in {text:?}, cut every {cut_every}");
@@ -33,7 +33,7 @@ fn secret_in_hexadecimal_is_hidden() {
     assert_eq!(short, "[redacted] 616263", "too short to be hidden so");
 }
 
-/// As many as an indentation has; more are shown at once, or a program that prints blanks would show nothing.
+/// The limit covers an indentation; more blanks are shown at once, or the output of blanks would stall.
 #[test]
 fn blanks_behind_digits_are_not_held_back() {
     let hidden = Hidden::of([&b"Tr0ub4dor"[..]]);
@@ -71,37 +71,37 @@ fn every_long_line_of_a_secret_goes() {
     assert_shown(&[key], r#"{"key":"-----BEGIN KEY-----\nMIIEvQ==\nab\n"}"#, r#"{"key":"[redacted]\n"}"#);
 }
 
-/// What `base64`, `json.dumps`, `jq`, `urllib.parse.quote`, `printf %q` and the like make of it.
+/// A secret that `base64`, `json.dumps`, `jq`, `urllib.parse.quote`, `printf %q` and similar tools must encode.
 const SECRET: &str = "it's a \"p\\w\" /é&<🔑 1+1";
 
 #[test]
 fn encodings_that_programs_print_are_hidden() {
     for encoded in [
-        // base64: of itself, with a newline, without padding, for URLs.
+        // base64: plain, with a newline, unpadded, for URLs.
         "aXQncyBhICJwXHciIC/DqSY88J+UkSAxKzE=",
         "aXQncyBhICJwXHciIC/DqSY88J+UkSAxKzEK",
         "aXQncyBhICJwXHciIC/DqSY88J+UkSAxKzE",
         "aXQncyBhICJwXHciIC_DqSY88J-UkSAxKzE=",
-        // In lines.
+        // base64 in lines.
         "aXQncyBhICJwXHci\nIC/DqSY88J+UkSAx\nKzE=",
         "aXQncyBhICJwXHciIC/DqSY88\r\nJ+UkSAxKzE=",
-        // URLs: strictly, as a form, in small letters, with what some leave as it is.
+        // URLs: strict, as a form, in lower case, with some characters unescaped.
         "it%27s%20a%20%22p%5Cw%22%20%2F%C3%A9%26%3C%F0%9F%94%91%201%2B1",
         "it%27s+a+%22p%5cw%22+%2f%c3%a9%26%3c%f0%9f%94%91+1%2b1",
         "it's%20a%20%22p%5Cw%22%20/%C3%A9&%3C%F0%9F%94%91%201+1",
-        // JSON: as serde, in ASCII, as Go, as PHP, and within a string of JSON.
+        // JSON: by serde, in ASCII, by Go, by PHP, and within a JSON string.
         r#"it's a \"p\\w\" /é&<🔑 1+1"#,
         r#"it's a \"p\\w\" /\u00e9&<\ud83d\udd11 1+1"#,
         r#"it's a \"p\\w\" /é\u0026\u003c🔑 1+1"#,
         r#"it's a \"p\\w\" \/é&<🔑 1+1"#,
         r#"it's a \\\"p\\\\w\\\" /é&<🔑 1+1"#,
         r#"it's a \\\"p\\\\w\\\" /\\u00e9&<\\ud83d\\udd11 1+1"#,
-        // Words of a shell: in quotes, as Python does it, as `printf %q` does it.
+        // Shell words: in quotes, by Python, by `printf %q`.
         r#"it'\''s a "p\w" /é&<🔑 1+1"#,
         r#"it'"'"'s a "p\w" /é&<🔑 1+1"#,
         r#"it\'s\ a\ \"p\\w\"\ /é\&\<🔑\ 1+1"#,
         r#"it\'s a "p\\w" /\303\251&<\360\237\224\221 1+1"#,
-        // As Python shows bytes and texts.
+        // Python's representation of bytes and texts.
         r#"it\'s a "p\\w" /\xc3\xa9&<\xf0\x9f\x94\x91 1+1"#,
         r#"it\'s a "p\\w" /\xe9&<\U0001f511 1+1"#,
     ] {
@@ -112,7 +112,7 @@ fn encodings_that_programs_print_are_hidden() {
 
 #[test]
 fn a_secret_amid_other_base64_is_hidden_but_for_what_it_shares() {
-    // `user:` and `u:` before it, as `curl --verbose --user` prints them; `;` behind it.
+    // After `user:` and `u:`, as `curl --verbose --user` prints them; before `;`.
     for (text, shown) in [
         ("Basic dXNlcjpodW50ZXIyLWlzLW5vdC1pdA==", "Basic dXNlcj[redacted]"),
         ("Basic dTpodW50ZXIyLWlzLW5vdC1pdA==", "Basic dTp[redacted]"),
@@ -129,6 +129,6 @@ fn a_secret_amid_other_base64_is_hidden_but_for_what_it_shares() {
 fn what_is_no_secret_is_left_alone() {
     let text = "\\u00 \\xZZ %4 %zz 100% \\\\ \\ud83d\\n aXQn \u{9b} it's a C:\\path 1+1\n";
     assert_shown(&[SECRET], text, text);
-    // Too short to be told from anything else.
+    // Too short to be distinguished.
     assert_shown(&["a1"], "YTE= is not hidden, a1 is", "YTE= is not hidden, [redacted] is");
 }

@@ -1,12 +1,19 @@
-//! How a secret may be spelled in an output: as it is, and in the encodings that programs commonly print texts in:
-//! base64 (both alphabets, padded or not, in lines, amid other data), URLs, JSON and other strings with backslashes (of
-//! a JSON inside another too), words of a shell, hexadecimal digits (of either case, with blanks, colons or line ends
-//! between the bytes, as `xxd -p`, `od` and `openssl` print them).
+//! Spellings of a secret in an output: the plain text and the encodings that programs commonly print:
+//! - base64 (both alphabets, padded or not, in lines, within other data);
+//! - URLs;
+//! - JSON and other strings with backslashes, also JSON within JSON;
+//! - shell words;
+//! - hexadecimal digits of either case, with blanks, colons or line ends between the bytes, as `xxd -p`, `od` and
+//!   `openssl` print them.
 //!
-//! Not covered: hexadecimal of a secret under 4 bytes, with other output between its lines, or with more than 64 blanks
-//! between two bytes, what is compressed, encrypted or digested, an encoding of an encoding (but for JSON in JSON), and
-//! a secret that other output interrupts.
-//! Amid other data the first and the last character of base64 may be shared with that, and stay: at most 4 bits at
+//! Not covered:
+//! - hexadecimal of a secret under 4 bytes, with other output between its lines, or with more than 64 blanks between
+//!   two bytes;
+//! - compressed, encrypted or digested data;
+//! - an encoding of an encoding, except JSON in JSON;
+//! - a secret that other output interrupts.
+//!
+//! Within other data, the first and last character of base64 may be shared with it and stay visible: at most 4 bits at
 //! either end.
 
 use std::collections::BTreeSet;
@@ -16,58 +23,58 @@ use base64::{
     engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD},
 };
 
-/// Shorter lines of a secret, and shorter pieces of base64, are too common to be hidden for its sake.
+/// Minimum length of a secret's line or of a piece of base64; shorter ones are too common to be hidden.
 const PIECE_BYTES_MIN: usize = 8;
-/// Fewer bytes in hexadecimal are too common to be hidden.
+/// Minimum number of bytes in hexadecimal; fewer are too common to be hidden.
 const HEX_BYTES_MIN: usize = 4;
 
-/// Between the digits of two bytes: a colon, a line's end and its indentation, as `openssl` prints. More is a layout of
-/// another kind, and would be held back without end.
+/// Maximum of separators between the digits of two bytes: a colon, a line end and its indentation, as in `openssl`
+/// output. A longer gap is another layout and would be held back indefinitely.
 const HEX_SEPARATORS_MAX: usize = 64;
 
 /// One spelling of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Spelling {
     sort: Sort,
-    /// Never empty.
+    /// Non-empty.
     bytes: Vec<u8>,
 }
 
-/// How the bytes of a spelling may stand in a text.
+/// Encoding of a spelling's bytes in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sort {
-    /// As they are.
+    /// Literal bytes.
     Plain,
-    /// With line ends between them.
+    /// Literal bytes with line ends between them.
     Wrapped,
-    /// Any of them as `%2F`, a blank as `+`.
+    /// Any byte may be written as `%2F`, a blank as `+`.
     Percent,
-    /// Two hexadecimal digits for each.
+    /// Two hexadecimal digits per byte.
     Hex,
-    /// Any of them behind a backslash, as in JSON, C, Python, or a word of a shell.
+    /// Any byte may be escaped by a backslash, as in JSON, C, Python, or a shell word.
     Backslash,
 }
 
-/// What a text begins with.
+/// Match of a spelling with the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// The secret, in so many bytes.
+    /// The whole secret, with this length in the text.
     Whole(usize),
     /// The text ends before the secret does.
     Part,
     Not,
 }
 
-/// What of a secret stands at the beginning of a text.
+/// Match of the next part of a secret with the start of a text.
 enum Step {
-    /// So many of its bytes, in so many of the text's.
+    /// Number of matched bytes in the secret and in the text.
     Taken(usize, usize),
-    /// The text ends in the middle of it.
+    /// The text ends within it.
     Cut,
     Differs,
 }
 
-/// Every spelling of a secret, and of each of its long lines. What an editor or `echo` puts at its end is not meant.
+/// Every spelling of a secret and of each of its long lines, minus the newline that an editor or `echo` appends.
 pub(super) fn all_of(secret: &[u8]) -> BTreeSet<Spelling> {
     let secret = secret.strip_suffix(b"\n").unwrap_or(secret);
     let mut all = BTreeSet::new();
@@ -87,7 +94,7 @@ pub(super) fn all_of(secret: &[u8]) -> BTreeSet<Spelling> {
     all
 }
 
-/// A text as it is, and in encodings that leave most of it as it is.
+/// Spellings that keep most of the text literal.
 fn texts(text: &[u8]) -> Vec<Spelling> {
     let is_in_every_url = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
     let mut sorts = vec![Sort::Plain];
@@ -95,11 +102,11 @@ fn texts(text: &[u8]) -> Vec<Spelling> {
     sorts.extend((!text.iter().all(u8::is_ascii_alphanumeric)).then_some(Sort::Backslash));
     sorts.extend((text.len() >= HEX_BYTES_MIN).then_some(Sort::Hex));
     let mut all: Vec<_> = sorts.into_iter().map(|sort| Spelling { sort, bytes: text.to_vec() }).collect();
-    // What is behind backslashes already, for JSON in JSON: with other alphabets as they are, or not.
+    // Already escaped text, for JSON in JSON, with non-ASCII characters literal or escaped.
     let json = in_json(text).filter(|json| json != text);
     let nested = json.iter().flat_map(|json| [json.clone(), in_ascii(json)]);
     all.extend(nested.map(|bytes| Spelling { sort: Sort::Backslash, bytes }));
-    // Within quotes a shell ends them for each quote, and begins new ones.
+    // Shell quoting: each inner quote ends the quoted string and starts a new one.
     if text.contains(&b'\'') {
         let quoted = |quote: &[u8]| text.split(|byte| *byte == b'\'').collect::<Vec<_>>().join(quote);
         all.extend([&br"'\''"[..], br#"'"'"'"#].map(|quote| Spelling { sort: Sort::Plain, bytes: quoted(quote) }));
@@ -107,13 +114,13 @@ fn texts(text: &[u8]) -> Vec<Spelling> {
     all
 }
 
-/// A text between the quotes of a JSON string. None: it is no text.
+/// A text as the content of a JSON string. None: it is not UTF-8.
 fn in_json(text: &[u8]) -> Option<Vec<u8>> {
     let json = serde_json::to_vec(std::str::from_utf8(text).ok()?).ok()?;
     json.strip_prefix(b"\"")?.strip_suffix(b"\"").map(<[u8]>::to_vec)
 }
 
-/// JSON with every character of other alphabets as `\u00e9`.
+/// JSON with every non-ASCII character as `\u00e9`.
 fn in_ascii(json: &[u8]) -> Vec<u8> {
     let mut units = [0; 2];
     let mut spell = |c: char| {
@@ -123,13 +130,13 @@ fn in_ascii(json: &[u8]) -> Vec<u8> {
     String::from_utf8_lossy(json).chars().map(&mut spell).collect::<String>().into_bytes()
 }
 
-/// The base64 of a secret alone, or behind other data, before other data, or both.
+/// Base64 of a secret alone, and of a secret after, before or between other data.
 fn base64(secret: &[u8]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for (padded, bare) in [(STANDARD, STANDARD_NO_PAD), (URL_SAFE, URL_SAFE_NO_PAD)] {
-        // Three bytes are four characters: what stands before shifts it by none, one or two bytes.
+        // Three bytes become four characters: preceding data shifts the secret by zero, one or two bytes.
         for shift in 0..3 {
-            // Characters that tell of what stands before, too.
+            // Number of characters that also encode the preceding data.
             let shared = [0, 2, 3].get(shift).copied().unwrap_or_default();
             for end in [&b""[..], b"\n"] {
                 let data = [&[0, 0][..shift], secret, end].concat();
@@ -144,7 +151,7 @@ fn base64(secret: &[u8]) -> Vec<Vec<u8>> {
 }
 
 impl Spelling {
-    /// Bytes that a text may begin with in which it stands.
+    /// First bytes of all texts that match it.
     pub(super) fn starts(&self) -> Vec<u8> {
         if self.sort == Sort::Hex {
             let digit = self.bytes.first().map(|byte| format!("{:x}", byte >> 4)).unwrap_or_default();
@@ -161,7 +168,7 @@ impl Spelling {
         self.bytes.iter().take(1).chain(more).copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Does the text begin with it?
+    /// Matches it with the start of the text.
     pub(super) fn fit(&self, text: &[u8]) -> Fit {
         let (mut secret, mut rest) = (self.bytes.as_slice(), text);
         while !secret.is_empty() {
@@ -204,7 +211,7 @@ fn wrapped(secret: &[u8], text: &[u8]) -> Step {
     }
 }
 
-/// Before the digits may stand what separates them from those of the byte before; a secret's first byte has none.
+/// Matches one byte in hexadecimal. Separators from the previous byte may come first, except at the secret's start.
 fn hex(secret: &[u8], text: &[u8]) -> Step {
     let separators = text.iter().take_while(|byte| b" :\r\n".contains(byte)).count();
     if separators > HEX_SEPARATORS_MAX {
@@ -233,7 +240,7 @@ fn backslash(secret: &[u8], text: &[u8]) -> Step {
     let [b'\\', escape @ ..] = text else { return plain(secret, text) };
     let (found, length) = match escape {
         [] => return Step::Cut,
-        // A byte, or in Python's texts a character.
+        // A byte, or a character in Python's texts.
         [b'x', digits @ ..] => match number(digits, 2, 16) {
             byte if byte.is_first_of(secret) => (byte.as_byte(), 3),
             character => (character.as_char(), 3),
@@ -246,12 +253,12 @@ fn backslash(secret: &[u8], text: &[u8]) -> Step {
     match found {
         Escaped::Is(bytes) if secret.starts_with(&bytes) => Step::Taken(bytes.len(), 1 + length),
         Escaped::Cut => Step::Cut,
-        // A backslash of its own.
+        // A literal backslash.
         Escaped::Is(_) | Escaped::Not => plain(secret, text),
     }
 }
 
-/// A character behind a backslash.
+/// Meaning of a character after a backslash.
 const fn meant_by(letter: u8) -> u8 {
     match letter {
         b'a' => 7,
@@ -266,14 +273,14 @@ const fn meant_by(letter: u8) -> u8 {
     }
 }
 
-/// Characters that a number stands for.
+/// Characters that a numeric escape encodes.
 enum Escaped {
     Is(Vec<u8>),
     Cut,
     Not,
 }
 
-/// `00e9`, or `d83d\ude00`, behind `\u`; and its length with the `u`.
+/// Decodes `00e9`, or `d83d\ude00`, after `\u`; also returns its length including the `u`.
 fn utf16(digits: &[u8]) -> (Escaped, usize) {
     match number(digits, 4, 16) {
         Number::Is(high @ 0xd800..0xdc00) => {
@@ -294,10 +301,10 @@ fn utf16(digits: &[u8]) -> (Escaped, usize) {
     }
 }
 
-/// Digits at the beginning of a text.
+/// Number at the start of a text.
 enum Number {
     Is(u32),
-    /// The text ends before they do.
+    /// The text ends within the digits.
     Cut,
     Not,
 }
@@ -315,7 +322,7 @@ fn number(text: &[u8], count: usize, radix: u32) -> Number {
 }
 
 impl Number {
-    /// Does the text begin with this byte?
+    /// Is it the first byte of the text?
     fn is_first_of(&self, text: &[u8]) -> bool {
         text.first().is_some_and(|first| matches!(self, Self::Is(value) if *value == u32::from(*first)))
     }

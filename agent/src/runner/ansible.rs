@@ -1,6 +1,6 @@
 //! Runs a playbook against this machine, with the machine's own `ansible-playbook` (ansible-core 2.14 or later). Params
-//! reach it as extra variables that it never templates; which task failed it tells by a small callback plugin of ours.
-//! What is secret is hidden in its output like everywhere; modules are kept from logging their arguments elsewhere.
+//! become extra variables that Ansible never templates. A small callback plugin reports the failed task. Secrets are
+//! hidden in the output as everywhere; modules are kept from logging their arguments elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -27,21 +27,21 @@ use crate::{
     exec_item::{Report, with_sources},
 };
 
-/// Params that are ours; every other is a variable of the playbook.
+/// Params of the runner; all others are variables of the playbook.
 const OWN_PARAMS: [&str; 3] = ["playbook", "url", "sha256"];
-/// In an archive, unless the item names another.
+/// Playbook in an archive, unless the item names another.
 const PLAYBOOK_DEFAULT: &str = "site.yml";
-/// Where all users may have files that are on no disk.
+/// Directory in memory that all users may write to.
 const SHARED_MEMORY: &str = "/dev/shm";
 const PLUGIN: &str = include_str!("ansible/muster_report.py");
 
-/// The params, checked.
+/// The checked params.
 struct Wanted {
     playbook: Playbook,
     variables: Map<String, Value>,
 }
 
-/// Where it leaves what, and for which content of its item.
+/// Paths of the files, and the hash of the item's content.
 struct Files {
     scratch: PathBuf,
     handlers: PathBuf,
@@ -50,13 +50,13 @@ struct Files {
 }
 
 enum Playbook {
-    /// On this machine.
+    /// A file on this machine.
     Here(PathBuf),
-    /// In an archive that is fetched first.
+    /// A file in an archive that is downloaded first.
     Archive { fetch: BuiltinWork, target: PathBuf, inside: PathBuf },
 }
 
-/// What can go wrong after the params were found good.
+/// Error after the params were checked.
 #[derive(Debug, thiserror::Error)]
 enum AnsibleError {
     #[error("cannot write {}", path.display())]
@@ -73,22 +73,22 @@ enum AnsibleError {
     Program(#[from] ProgramError),
 }
 
-/// One line of the plugin's.
+/// One line of the plugin's report.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Told {
     task: Option<String>,
     message: String,
     counts: Option<BTreeMap<String, u64>>,
-    /// Handlers that another content of the item notified, and that this one's playbook has not: dropped.
+    /// Handlers notified by another content of the item and missing in this playbook: dropped.
     gone: Vec<String>,
-    /// Handlers that this very item notified, and that its playbook has no more: still due.
+    /// Handlers notified by this item and missing in its playbook: still due.
     missing: Vec<String>,
-    /// A play was left out: this machine is none of its `hosts`.
+    /// A play was skipped because its `hosts` exclude this machine.
     no_hosts: bool,
 }
 
-/// Checks the params and says what is to be done.
+/// Checks the params and returns the work.
 pub(super) fn prepare(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> Result<BuiltinWork, Refused> {
     let wanted = Wanted::of(request, dir)?;
     let scratch = dir.file("ansible");
@@ -163,7 +163,7 @@ fn bring_about(wanted: Wanted, files: &Files, report: &Report) -> Outcome {
     outcome(ended, &told(&files.scratch.join("report")))
 }
 
-/// Lays the files down and runs it.
+/// Writes the files and runs the playbook.
 fn play(playbook: &Path, variables: &Map<String, Value>, files: &Files, report: &Report) -> Result<(), AnsibleError> {
     let Files { scratch, handlers, progress, hash } = files;
     let plugins = scratch.join("plugins");
@@ -185,18 +185,18 @@ fn play(playbook: &Path, variables: &Map<String, Value>, files: &Files, report: 
         .env("MUSTER_ANSIBLE_HANDLERS", handlers)
         .env("MUSTER_ANSIBLE_PROGRESS", progress)
         .env("MUSTER_ANSIBLE_HASH", hash.to_string())
-        // Else every module writes its arguments to the machine's journal, and secrets are among them.
+        // Otherwise every module writes its arguments, secrets included, to the machine's journal.
         .env("ANSIBLE_NO_TARGET_SYSLOG", "1")
-        // Nor does a site's own ansible.cfg have the results, which are not redacted there, written to a file.
+        // Overrides a site's ansible.cfg, which could write unredacted results to a file.
         .env("ANSIBLE_LOG_PATH", "/dev/null")
-        // A task of another user (`become_user`) gets its module through a pipe; what has to be a file is in memory.
+        // A task of another user (`become_user`) gets its module through a pipe; necessary files are in memory.
         .env("ANSIBLE_PIPELINING", "1")
         .env("ANSIBLE_SYSTEM_TMPDIRS", SHARED_MEMORY)
-        // A task's arguments pass through files there; they go when the secrets go.
+        // Arguments of a task pass through files there, which are removed together with the secrets.
         .env("ANSIBLE_LOCAL_TEMP", scratch.join("local"))
         .env("ANSIBLE_REMOTE_TEMP", scratch.join("remote"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        // What was notified runs though a later task fails: the next attempt finds nothing changed.
+        // Run notified handlers even if a later task fails: the next attempt finds the change made and would skip them.
         .args(["--force-handlers", "--inventory", "localhost,", "--connection", "local", "--extra-vars"])
         .arg(format!("@{}", vars.display()))
         .arg("--")
@@ -209,7 +209,7 @@ fn play(playbook: &Path, variables: &Map<String, Value>, files: &Files, report: 
     }
 }
 
-/// `vars` as they are, and every param that is not ours; a machine's own param takes the place of a variable.
+/// `vars` unchanged, plus all params except the runner's own; a machine's own param overrides a variable.
 fn variables(params: &BTreeMap<String, String>) -> Result<Map<String, Value>, VariableError> {
     let mut variables = params.get(VARS_PARAM).map(|text| vars(text)).transpose()?.unwrap_or_default();
     let others = params.iter().filter(|(name, _)| !OWN_PARAMS.contains(&name.as_str()) && *name != VARS_PARAM);
@@ -218,7 +218,7 @@ fn variables(params: &BTreeMap<String, String>) -> Result<Map<String, Value>, Va
     Ok(variables)
 }
 
-/// Texts that Ansible takes as they are: `{{ }}` in them means nothing.
+/// Marks texts as literal: Ansible then ignores `{{ }}` in them.
 fn as_data(value: &mut Value) {
     match value {
         Value::String(text) => *value = json!({ "__ansible_unsafe": text }),
@@ -234,13 +234,13 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), AnsibleError> {
     written.map_err(|source| AnsibleError::Write { path: path.to_owned(), source })
 }
 
-/// What the plugin told; of a line that is none of its own, nothing.
+/// The plugin's report; invalid lines are skipped.
 fn told(path: &Path) -> Vec<Told> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What it came to, in one line. A task that failed and was rescued counts for nothing.
+/// Outcome in one line. A failed but rescued task counts as successful.
 fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
     let counts = told.iter().rev().find_map(|told| told.counts.as_ref());
     let result_json = counts.map(|counts| json!(counts).to_string());
@@ -248,7 +248,7 @@ fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
     let failure = told.iter().rev().find_map(|told| Some((told.task.as_ref()?, &told.message)));
     let nothing_ran = told.iter().any(|told| told.no_hosts) && counts.is_none_or(BTreeMap::is_empty);
     match (ended, failure) {
-        // Ansible itself calls that a success.
+        // Ansible itself reports success.
         (Ok(()), _) if nothing_ran => {
             let message = "NoHostsMatched: no play of the playbook is for this machine, which Ansible knows as \
                            `localhost` only; write `hosts: all` or `hosts: localhost`";
@@ -291,7 +291,7 @@ fn outcome(ended: Result<(), ProgramError>, told: &[Told]) -> Outcome {
 mod tests {
     use super::*;
 
-    /// Ansible goes on without a plugin that it cannot load.
+    /// Ansible continues if loading a plugin fails.
     #[test]
     fn success_without_the_plugins_word_is_none() {
         let told = |lines: &[&str]| lines.iter().map(|line| serde_json::from_str(line).expect("a line")).collect();

@@ -1,11 +1,10 @@
-//! Unpacks an archive into a directory that is its alone. It is unpacked beside the target and swapped in, so nobody
-//! ever sees half of it; nothing is written outside, whatever the archive's names and links say. A former directory is
-//! replaced only while it holds what its archive brought and nothing else, and beside workloads only while it is not in
-//! use: whoever is in it stays in the old one.
+//! Unpacks an archive into a directory of its own. It unpacks beside the target and swaps the result in, so that
+//! readers see it only as a whole. It writes only there, regardless of names and links in the archive. A former
+//! directory is replaced only while its content is exactly that of its archive. Beside workloads, it must also be
+//! unused: a process in it would stay in the old one.
 //!
-//! What an entry is comes out as it was packed, or the archive is refused by the entry's name: the list is in
-//! docs/reference/manifest.md. Archives are made by GNU tar, bsdtar and others, each with headers of its own for what
-//! ustar cannot say.
+//! Every entry comes out as it was packed, or the archive is refused by the entry's name: see the list in
+//! docs/reference/manifest.md. GNU tar, bsdtar and others make archives, each with its own extra headers beyond ustar.
 
 mod attributes;
 mod entries;
@@ -39,23 +38,23 @@ use attributes::AttributeError;
 use in_use::User;
 use inventory::{Inventory, Moment};
 
-/// Most entries of one archive.
+/// Maximum of entries in one archive.
 pub(super) const ENTRIES_MAX: u64 = 1_000_000;
-/// An archive may grow to this many times its size.
+/// Maximum ratio of unpacked to packed size.
 const RATIO_MAX: u64 = 100;
-/// A small archive may grow to this, whatever the ratio.
+/// Unpacked size that is allowed at any ratio.
 const GROWN_BYTES_MIN: u64 = 64 << 20;
-/// Nothing grows beyond this.
+/// Maximum of the unpacked size.
 const GROWN_BYTES_MAX: u64 = 256 << 30;
-/// Length of all files of one archive, with the holes of sparse ones: they take no space, but each is read to take its
-/// fingerprint, a few minutes for so much.
+/// Maximum length of all files of one archive, including the holes of sparse ones. Holes are free on disk, but a
+/// fingerprint reads each file, which takes a few minutes at this length.
 const LENGTH_BYTES_MAX: u64 = 1 << 40;
-/// Largest window of a zstd archive, as a power of two: 128 MiB, what `zstd -d` takes unasked.
+/// Largest window of a zstd archive, as a power of two: 128 MiB, the default limit of `zstd -d`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
-/// Of entries that stand in the way, an error names so many.
+/// Maximum of entries that an error names.
 const NAMED_MAX: usize = 5;
 
-/// How an archive is packed.
+/// Format of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Tar,
@@ -75,7 +74,7 @@ impl Format {
         }
     }
 
-    /// By the end of a file's name.
+    /// Format from a file name's extension.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         ["tar", "tar.gz", "tgz", "tar.zst"]
             .iter()
@@ -84,7 +83,7 @@ impl Format {
     }
 }
 
-/// Why an archive was not unpacked. Nothing outside the target was touched, and the target is as it was.
+/// Reason why unpacking failed. The target is unchanged, and so is everything outside it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArchiveError {
     #[error("cannot {what} {}", path.display())]
@@ -112,7 +111,7 @@ pub(super) enum ArchiveError {
         dir.display(), named(names)
     )]
     Foreign { dir: PathBuf, names: Vec<String> },
-    /// The former content was swapped out, and may be at either place.
+    /// The former content was swapped out and may be at either place.
     #[error(
         "{error}; what was there before could not be put back, and nothing is removed: look into {} too", dir.display()
     )]
@@ -140,7 +139,7 @@ impl ArchiveError {
         move |source| Self::File { what, path, source }
     }
 
-    /// A full disk may be emptied, and a process ends; the archive stays what it is.
+    /// A full disk may be cleared and a process may end; the archive itself stays the same.
     pub(super) const fn is_retryable(&self) -> bool {
         matches!(self, Self::File { .. } | Self::Stranded { .. } | Self::InUse { .. })
     }
@@ -152,21 +151,21 @@ fn named(names: &[String]) -> String {
     if more > 0 { format!("{named} and {more} more") } else { named }
 }
 
-/// May workloads be on the machine while an archive is unpacked?
+/// May workloads run on the machine while an archive is unpacked?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Surroundings {
-    /// Nothing was moved away: phase prepare, and hooks.
+    /// Workloads are still here: phase prepare, and hooks.
     Workloads,
-    /// What can be moved away was, or the item's author says that it is harmless.
+    /// Movable workloads have been moved away, or the item's author declared it harmless.
     Cleared,
 }
 
-/// Whom what is unpacked belongs to.
+/// Owner of the unpacked entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owners {
-    /// Root; an agent that is not root has no choice but itself.
+    /// Root, or the agent's own user if that is another.
     Root,
-    /// The users and groups that the archive has, by their numbers.
+    /// The users and groups in the archive, by number.
     Archive,
 }
 
@@ -180,46 +179,46 @@ impl Owners {
     }
 }
 
-/// What came of it.
+/// Result of unpacking.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unpacked {
-    /// It was there.
+    /// It was there already.
     Before,
     Now {
-        /// Entries that do not belong to whom the archive names.
+        /// Number of entries with another owner than in the archive.
         disowned: u64,
     },
 }
 
-/// Where an archive is to go, and what is known of it before.
+/// Target of an archive with its settings.
 pub(super) struct Place<'a> {
     pub(super) target: &'a Path,
     pub(super) owners: Owners,
-    /// Of the archive.
+    /// Digest of the archive.
     pub(super) digest: &'a str,
     pub(super) surroundings: Surroundings,
 }
 
-/// What is at the target.
+/// Current state of the target.
 enum Present {
     /// This archive's content.
     Wanted,
     Nothing,
     /// An empty directory.
     Empty,
-    /// What another archive brought.
+    /// Content of another archive.
     Former(Inventory),
 }
 
 impl Place<'_> {
-    /// Would unpacking be refused for what is there? Known before a byte is fetched.
+    /// Checks whether the current content permits unpacking, before anything is downloaded.
     pub(super) fn check(&self) -> Result<(), ArchiveError> {
         self.replaceable(&self.present()?)
     }
 
     fn present(&self) -> Result<Present, ArchiveError> {
         let target = self.target;
-        // First of all: the marker proves nothing where others could lay one down.
+        // First of all: where other users could have created the marker, it is worthless.
         if let Some(who) = way::planted_by(target) {
             return Err(ArchiveError::Planted { path: target.to_owned(), who });
         }
@@ -238,7 +237,7 @@ impl Place<'_> {
         }
     }
 
-    /// May what is there be replaced?
+    /// May the current content be replaced?
     fn replaceable(&self, present: &Present) -> Result<(), ArchiveError> {
         let (target, look) = (self.target, ArchiveError::file("look at", self.target));
         match present {
@@ -259,7 +258,7 @@ impl Place<'_> {
     }
 }
 
-/// Does a directory hold what its archive brought and nothing else?
+/// Is the directory's content exactly that of its archive?
 fn only_its_own(listed: &Inventory, dir: &Path) -> Result<(), ArchiveError> {
     let names = listed.foreign(dir).map_err(ArchiveError::file("look through", dir))?;
     if names.is_empty() { Ok(()) } else { Err(ArchiveError::Foreign { dir: dir.to_owned(), names }) }
@@ -270,7 +269,7 @@ pub(super) fn unpack(archive: &File, format: Format, place: &Place<'_>) -> Resul
     unpack_with(&sync_dir, archive, format, place)
 }
 
-/// `sync` makes the entries of a directory durable.
+/// As [`unpack`]; `sync` makes the entries of a directory durable.
 fn unpack_with(
     sync: &dyn Fn(&Path) -> io::Result<()>,
     archive: &File,
@@ -284,7 +283,7 @@ fn unpack_with(
     let parent = target.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(parent).map_err(ArchiveError::file("create", parent))?;
     let fresh = beside(target);
-    // A kill between swap and removal leaves the former content there, and somebody may have written to it meanwhile.
+    // A kill between swap and removal leaves the former content there, and a process may have written to it meanwhile.
     if let Some(left) = Inventory::read(&fresh).map_err(ArchiveError::file("read the marker in", &fresh))? {
         only_its_own(&left, &fresh)?;
     }
@@ -293,7 +292,7 @@ fn unpack_with(
     let filled = fill(&fresh, archive, format, place);
     match filled.and_then(|disowned| put(&fresh, place, sync).map(|()| Unpacked::Now { disowned })) {
         Err(stranded @ ArchiveError::Stranded { .. }) => Err(stranded),
-        // The half that failed, or the old content that was swapped out and looked at.
+        // The failed partial result, or the old content that was swapped out and checked.
         done => {
             remove(&fresh)?;
             done
@@ -311,7 +310,7 @@ fn remove(fresh: &Path) -> Result<(), ArchiveError> {
     remove_tree(fresh).map_err(ArchiveError::file("remove", fresh))
 }
 
-/// Unpacks into the fresh directory, durably. How many entries are not whose the archive says they are.
+/// Unpacks into the fresh directory, durably. Returns the number of entries with another owner than in the archive.
 fn fill(fresh: &Path, mut file: &File, format: Format, place: &Place<'_>) -> Result<u64, ArchiveError> {
     file.rewind().map_err(ArchiveError::Unreadable)?;
     let packed_bytes = file.metadata().map_err(ArchiveError::Unreadable)?.len();
@@ -342,12 +341,12 @@ fn fill(fresh: &Path, mut file: &File, format: Format, place: &Place<'_>) -> Res
     Ok(placed.disowned)
 }
 
-/// Puts the fresh directory at the target, in one step; what was there before is then at `fresh`, and may be removed.
+/// Moves the fresh directory to the target in one step. The former content is then at `fresh` and may be removed.
 fn put(fresh: &Path, place: &Place<'_>, sync: &dyn Fn(&Path) -> io::Result<()>) -> Result<(), ArchiveError> {
     let target = place.target;
     let failed = || ArchiveError::file("put in place", target);
     let sync = || sync(target.parent().unwrap_or(Path::new("/")));
-    // Unpacking takes its time.
+    // The target may have changed while unpacking.
     let present = place.present()?;
     if matches!(present, Present::Nothing) {
         fs::rename(fresh, target).map_err(failed())?;
@@ -357,14 +356,14 @@ fn put(fresh: &Path, place: &Place<'_>, sync: &dyn Fn(&Path) -> io::Result<()>) 
     place.replaceable(&present)?;
     let swap = || renameat2(AT_FDCWD, fresh, AT_FDCWD, target, RenameFlags::RENAME_EXCHANGE).map_err(io::Error::from);
     swap().map_err(failed())?;
-    // Whoever wrote between the look and the swap wrote to what is to be removed now.
+    // A write between the check and the swap went to the content that is about to be removed.
     let names = sync().and_then(|()| Ok(Moment::of(fresh)?.since(&before))).map_err(failed());
     let error = match names {
         Ok(names) if names.is_empty() => return Ok(()),
         Ok(names) => ArchiveError::Foreign { dir: target.to_owned(), names },
         Err(error) => error,
     };
-    // Nothing proves that it may be removed: back to its place.
+    // The content may have changed: swap it back.
     match swap().and_then(|()| sync()) {
         Ok(()) => Err(error),
         Err(source) => Err(ArchiveError::Stranded { dir: fresh.to_owned(), error: Box::new(error), source }),

@@ -1,7 +1,7 @@
-//! Runs a script with bash, or with what its first line names. Params reach it as environment variables and are never
-//! put into its text; it sees nothing of the agent's own environment. What is secret reaches it as files, for an
-//! environment can be read by others: `MUSTER_SECRET_<NAME>_FILE` holds a secret, `MUSTER_PARAM_<NAME>_FILE` a param
-//! with secrets in it.
+//! Runs a script with bash or with the interpreter in its first line. Params become environment variables; the script's
+//! text stays unchanged. The agent's own environment is hidden from it. Secrets are passed as files, because other
+//! users can read an environment. `MUSTER_SECRET_<NAME>_FILE` holds a secret, `MUSTER_PARAM_<NAME>_FILE` a param that
+//! contains secrets.
 
 use std::{collections::BTreeMap, ffi::OsString, fs, io, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
@@ -11,15 +11,15 @@ use nix::unistd::{User, geteuid};
 use super::{Outcome, ProgramSpec, Refused};
 use crate::attempt::{AttemptDir, Request, inputs::Inputs};
 
-/// Where programs are looked for, by us and by the script.
+/// Search path for programs, for us and for the script.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Longest `NAME=value` the kernel passes on (MAX_ARG_STRLEN, with its NUL).
+/// Maximum length of `NAME=value` in the kernel (MAX_ARG_STRLEN, with its NUL).
 const ENVIRONMENT_BYTES_MAX: usize = 128 * 1024 - 1;
-/// Most bytes of all variables together: a quarter of the usual stack limit, as the kernel counts them.
+/// Maximum size of all variables: a quarter of the usual stack limit, as the kernel counts it.
 const ENVIRONMENT_TOTAL_BYTES_MAX: usize = 1536 * 1024;
 const RESULT_FILE: &str = "result.json";
 
-/// Writes the script down and says how to run it. `secret_params` are those with the values of secrets in them.
+/// Writes the script and returns its command. `secret_params` are the params with the values of secrets in them.
 pub(super) fn prepare(
     request: &Request,
     inputs: &Inputs,
@@ -47,7 +47,7 @@ pub(super) fn prepare(
     })
 }
 
-/// `/bin/bash`, or the first on the path; on a machine without any, the error of executing it says so.
+/// `/bin/bash`, or the first on the path. If bash is missing, executing it reports the error.
 fn bash() -> PathBuf {
     let usual = PathBuf::from("/bin/bash");
     if usual.exists() {
@@ -56,7 +56,7 @@ fn bash() -> PathBuf {
     PATH.split(':').map(|dir| PathBuf::from(dir).join("bash")).find(|path| path.exists()).unwrap_or(usual)
 }
 
-/// The variables that name files: of the secrets, and of the params they are part of.
+/// Variables that name files: of the secrets, and of the params that contain them.
 fn files(inputs: &Inputs, secret_params: &BTreeMap<String, String>) -> Result<BTreeMap<String, OsString>, Refused> {
     let mut files: BTreeMap<String, OsString> = inputs
         .secret_files()
@@ -74,7 +74,7 @@ fn files(inputs: &Inputs, secret_params: &BTreeMap<String, String>) -> Result<BT
     Ok(files)
 }
 
-/// What any program of ours finds around it: nothing of the agent's own environment.
+/// Base environment of all our programs, independent of the agent's own.
 pub(super) fn surroundings() -> BTreeMap<String, OsString> {
     let home = User::from_uid(geteuid()).ok().flatten().map_or_else(|| PathBuf::from("/"), |user| user.dir);
     [("PATH", OsString::from(PATH)), ("HOME", home.into()), ("LANG", "C.UTF-8".into())]
@@ -119,13 +119,13 @@ fn environment(
     Ok(environment)
 }
 
-/// What a script wrote there may repeat a secret; what is kept of it is in the outcome.
+/// Removes the script's result file, which may contain a secret; the outcome has the part that is kept.
 pub(super) fn forget_result(dir: &AttemptDir) {
-    // Not there is as good; where it cannot be removed, the attempt's directory goes as a whole later.
+    // It may be missing. If the removal fails, the attempt's whole directory is removed later.
     let _ = fs::remove_file(dir.file(RESULT_FILE));
 }
 
-/// Adds what the script wrote to `$MUSTER_RESULT_FILE`. A bad result is said, and changes nothing else.
+/// Adds the script's result from `$MUSTER_RESULT_FILE`. An invalid result is only reported.
 pub(super) fn with_result(mut outcome: Outcome, dir: &AttemptDir) -> Outcome {
     match result(dir) {
         Ok(json) => outcome.result_json = json,

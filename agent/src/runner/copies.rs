@@ -1,4 +1,4 @@
-//! Directories of copies that runners keep: readable by root alone, every copy whole or not at all, the oldest removed.
+//! Backup directories of runners: readable by root alone, every copy complete or absent, the oldest removed.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -12,16 +12,16 @@ use muster_proto::model::ItemHash;
 
 use crate::attempt::sync_dir;
 
-/// Copies of one sort that are kept unless the item says `keep`.
+/// Default of the param `keep`: number of copies of one sort.
 const KEEP_DEFAULT: usize = 5;
-/// Most that can be asked for.
+/// Maximum of `keep`.
 const KEEP_MAX: usize = 100;
-/// Extension of a copy that is being written.
+/// Extension of an unfinished copy.
 const PART: &str = "part";
 /// Extension of a copy.
 const WHOLE: &str = "tar";
 
-/// The file system refused.
+/// File system error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {}", path.display())]
 pub(super) struct CopyError {
@@ -38,7 +38,7 @@ impl CopyError {
     }
 }
 
-/// Where the copies of one sort go.
+/// Directory and settings of the copies of one sort.
 #[derive(Debug)]
 pub(super) struct Copies {
     dir: PathBuf,
@@ -47,10 +47,10 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// From the params `path` and `keep`. The prefix tells these copies from others in the directory.
+    /// From the params `path` and `keep`. The prefix distinguishes these copies from others in the directory.
     ///
     /// # Errors
-    /// The param that is wrong, and what is wrong with it.
+    /// The invalid param and its fault.
     pub(super) fn new(path: &str, keep: Option<&str>, prefix: String) -> Result<Self, (&'static str, String)> {
         if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
             return Err(("path", "is not an absolute path without `..`".to_owned()));
@@ -65,7 +65,7 @@ impl Copies {
         Ok(Self { dir: PathBuf::from(path), keep, prefix })
     }
 
-    /// Makes the directory, removes what an interrupted attempt of this machine has left, and names a copy taken now.
+    /// Creates the directory, removes the leftovers of an interrupted attempt of this machine, and names a new copy.
     pub(super) fn begin(&self, taken_at_ms: u64) -> Result<PathBuf, CopyError> {
         DirBuilder::new()
             .recursive(true)
@@ -77,10 +77,10 @@ impl Copies {
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             removed.map_err(CopyError::file("remove", &path))?;
         }
-        // A clock that was ahead has left names behind that this one follows all the same.
+        // The new name sorts last even if a clock that was ahead left later names.
         let newest = self.names()?.iter().filter_map(|name| taken_at(name, &self.prefix, WHOLE)).max();
         let taken_at_ms = taken_at_ms.max(newest.map_or(0, |newest| newest.saturating_add(1)));
-        // So many digits that the names sort by time.
+        // Fixed width, so that the names sort by time.
         Ok(self.dir.join(format!("{}{taken_at_ms:015}.{WHOLE}", self.prefix)))
     }
 
@@ -90,7 +90,7 @@ impl Copies {
         Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
-    /// Removes all but the newest of these copies; returns their names.
+    /// Removes all but the newest of these copies; returns the removed names.
     pub(super) fn remove_old(&self) -> Result<Vec<String>, CopyError> {
         let old = superseded(self.names()?, &self.prefix, self.keep);
         for name in &old {
@@ -101,18 +101,18 @@ impl Copies {
     }
 }
 
-/// Is it one of our own? Others may keep files of theirs in the directory.
+/// Is it one of ours? The directory may contain other files.
 fn is_copy(name: &str, prefix: &str, extension: &str) -> bool {
     taken_at(name, prefix, extension).is_some()
 }
 
-/// The time in a name of our own, Unix milliseconds.
+/// Time in one of our names, in Unix milliseconds.
 fn taken_at(name: &str, prefix: &str, extension: &str) -> Option<u64> {
     let time = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(extension)?.strip_suffix('.'))?;
     time.bytes().all(|b| b.is_ascii_digit()).then(|| time.parse().ok()).flatten()
 }
 
-/// All but the newest of our own.
+/// All but the newest of ours.
 fn superseded(mut names: Vec<String>, prefix: &str, keep: usize) -> Vec<String> {
     names.retain(|name| is_copy(name, prefix, WHOLE));
     names.sort_unstable_by_key(|name| taken_at(name, prefix, WHOLE));
@@ -120,12 +120,12 @@ fn superseded(mut names: Vec<String>, prefix: &str, keep: usize) -> Vec<String> 
     names
 }
 
-/// Where a copy is while it is being written.
+/// Path of an unfinished copy.
 pub(super) fn part_of(target: &Path) -> PathBuf {
     target.with_extension(PART)
 }
 
-/// Makes what was written at `part` durable, under its own name.
+/// Makes the finished copy durable and renames it.
 pub(super) fn put_in_place(written: &File, part: &Path, target: &Path) -> Result<(), CopyError> {
     written.sync_all().map_err(CopyError::file("sync", target))?;
     fs::rename(part, target).map_err(CopyError::file("put in place", target))?;
@@ -133,7 +133,7 @@ pub(super) fn put_in_place(written: &File, part: &Path, target: &Path) -> Result
     sync_dir(dir).map_err(CopyError::file("sync", dir))
 }
 
-/// Counts and digests what goes through.
+/// Counts and digests the bytes that pass through.
 pub(super) struct Digesting<F> {
     pub(super) inner: F,
     digest: Context,
@@ -150,7 +150,7 @@ impl<F> Digesting<F> {
         self.bytes += bytes.len() as u64;
     }
 
-    /// Bytes, and their SHA-256 in hex.
+    /// Number of bytes, and their SHA-256 in hex.
     pub(super) fn finish(self) -> (u64, String) {
         let mut sum = [0; 32];
         sum.copy_from_slice(self.digest.finish().as_ref());

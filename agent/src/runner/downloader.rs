@@ -1,9 +1,9 @@
-//! Fetches a file from the first of its mirrors that delivers, verifies its digest, and may unpack it. What is at
-//! `path` is either what was there before or the wanted file, whole; likewise the directory of `extract`. Run again,
-//! it finds its work done and touches no network.
+//! Downloads a file from the first mirror that delivers it, verifies its digest, and may unpack it. At every moment,
+//! `path` holds either the former file or the complete new one; the same applies to the directory of `extract`. A
+//! repeat of finished work uses no network.
 //!
-//! What proved wrong is removed. A part that may still become the file (`<path>.muster-part`) stays after a stall, a
-//! cut or a kill, and the next attempt goes on from there.
+//! Invalid data is removed. A partial file that is still usable (`<path>.muster-part`) stays after a stall, a
+//! disconnect or a kill, and the next attempt resumes it.
 
 mod part;
 mod transfer;
@@ -33,11 +33,11 @@ use crate::{
 use part::Part;
 use transfer::{Patience, TransferError};
 
-/// Most mirrors of one file.
+/// Maximum of mirrors for one file.
 const MIRRORS_MAX: usize = 16;
-/// Largest file, unless the item says `max_bytes`.
+/// Default of the param `max_bytes`: maximum file size.
 const FILE_BYTES_MAX: u64 = 64 << 30;
-/// Of the file, unless the item says `mode`.
+/// Default of the param `mode`: mode of the file.
 const MODE_DEFAULT: u32 = 0o644;
 
 /// A SHA-256, written as 64 hex digits.
@@ -56,7 +56,7 @@ impl fmt::Debug for Sha256 {
     }
 }
 
-/// The params, checked.
+/// The checked params.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
     urls: Vec<Url>,
@@ -76,7 +76,7 @@ struct Extract {
     owners: Owners,
 }
 
-/// What can go wrong after the params were found good.
+/// Error after the params were checked.
 #[derive(Debug, thiserror::Error)]
 enum DownloadError {
     #[error("cannot {what} {}", path.display())]
@@ -111,7 +111,7 @@ impl DownloadError {
     }
 }
 
-/// Checks the params and says what is to be done.
+/// Checks the params and returns the work.
 pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<BuiltinWork, Refused> {
     let proxies = dir.proxies().map_err(|error| Refused::param("proxy", with_sources(&error)))?;
     let wanted = Wanted::of(request, proxies)?;
@@ -124,7 +124,7 @@ pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<BuiltinWork
 }
 
 impl Wanted {
-    /// `proxies`: the site's, where the item names none.
+    /// `proxies`: the site's, used by default.
     fn of(request: &Request, proxies: Proxies) -> Result<Self, Refused> {
         let optional = |name| request.params.get(name).map(String::as_str);
         let required = |name| optional(name).ok_or(Refused::Missing(name));
@@ -160,7 +160,7 @@ fn urls(text: &str) -> Result<Vec<Url>, Refused> {
     let urls = text
         .split_ascii_whitespace()
         .map(|text| {
-            // The text itself stays out of the message: it may hold a password.
+            // The message omits the text, which may contain a password.
             let url = Url::parse(text).map_err(|error| bad(error.to_string()))?;
             if matches!(url.scheme(), "http" | "https") { Ok(url) } else { Err(bad("is not http or https".to_owned())) }
         })
@@ -185,12 +185,12 @@ fn mode(text: &str) -> Result<u32, Refused> {
         .ok_or_else(|| Refused::param("mode", "is not an octal number up to 777"))
 }
 
-/// A path that means the same wherever we stand, and names something.
+/// Checks for an absolute path without `..` that names a file.
 fn absolute(name: &str, text: &str) -> Result<PathBuf, Refused> {
     let path = Path::new(text);
     let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if path.is_absolute() && plain && path.file_name().is_some() {
-        // Without a slash at the end, which would change the names beside it.
+        // Removes a trailing slash, which would break the names of files beside it.
         let path: PathBuf = path.components().collect();
         way::is_ours(&path).map_err(|problem| Refused::param(name, problem))?;
         Ok(path)
@@ -209,8 +209,8 @@ fn format(named: Option<&str>, path: &Path, urls: &[Url]) -> Result<Format, Refu
     }
 }
 
-/// Brings it about, and says how in one line. From the digest on it is one open file: what others put at the path
-/// meanwhile is neither unpacked nor given a mode.
+/// Does the work and summarizes it in one line. After the digest check it keeps one open file, and ignores a file that
+/// others put at the path meanwhile.
 fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
     let digest = wanted.sha256.to_string();
     let refused = |source| DownloadError::Archive { path: wanted.path.clone(), source };
@@ -240,7 +240,7 @@ fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<
     Ok(message)
 }
 
-/// The wanted file, if it is at its place, our own, with the right digest.
+/// The wanted file, if it exists, is our own, and has the right digest.
 fn there(wanted: &Wanted) -> Result<Option<File>, DownloadError> {
     if fs::symlink_metadata(&wanted.path).is_ok_and(|found| found.is_dir()) {
         let source = io::ErrorKind::IsADirectory.into();

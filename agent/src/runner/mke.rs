@@ -1,10 +1,10 @@
-//! Installs, upgrades or backs up MKE by running MKE's own image beside the Docker Engine, as its manual has it. What
-//! runs already is found out first: by the tag of `ucp-proxy`, by MKE's service in the swarm, and by the run itself,
-//! which has a name of its own. That the run ended well is not the end: MKE goes on by itself, so it is waited for
-//! until the proxy has the wanted version and the controller answers.
+//! Installs, upgrades or backs up MKE by running MKE's own image beside the Docker Engine, as its manual describes.
+//! First it determines what already runs: from the tag of `ucp-proxy`, from MKE's service in the swarm, and from a
+//! former run, whose container has a fixed name. MKE continues by itself after the run, so this waits until the proxy
+//! has the wanted version and the controller answers.
 //!
-//! MKE rolls back by itself when it gets stuck, and a run that is cut off leaves a cluster half done: so a run is never
-//! ended from here. If this process goes, the run goes on, and the next attempt follows it.
+//! MKE rolls back by itself when it is stuck, and an interrupted run leaves a cluster half done. So a run is never
+//! stopped from here. If this process ends, the run continues, and the next attempt follows it.
 
 mod backup;
 mod health;
@@ -33,14 +33,14 @@ use crate::{
 use health::Controller;
 use run::{LeftOver, Run};
 
-/// MKE's image unless the item says `image`.
+/// Default of the param `image`: MKE's image.
 const IMAGE_DEFAULT: &str = "mirantis/ucp";
-/// Where backups go unless the item says `path`.
+/// Default of the param `path`: directory of backups.
 const DIR_DEFAULT: &str = "/srv/backup/ucp";
-/// Where MKE's controller listens unless the item says `port`.
+/// Default of the param `port`: port of MKE's controller.
 const PORT_DEFAULT: u16 = 443;
 
-/// What is to be done.
+/// Requested action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Install,
@@ -49,7 +49,7 @@ enum Action {
 }
 
 impl Action {
-    /// The command of MKE's image.
+    /// Command of MKE's image.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Install => "install",
@@ -65,20 +65,20 @@ impl fmt::Display for Action {
     }
 }
 
-/// The params, checked.
+/// The checked params.
 struct Wanted {
     action: Action,
     image: String,
-    /// For a backup: none is the one that runs.
+    /// For a backup, None is the running version.
     version: Option<String>,
     args: Vec<String>,
-    /// Name and password; they reach MKE in the variables that its manual names, never on a command line.
+    /// Name and password. MKE receives them in the variables of its manual, never on a command line.
     admin: Option<(String, String)>,
     port: u16,
     copies: Copies,
 }
 
-/// Why it was not brought about.
+/// Reason of a failure.
 #[derive(Debug, thiserror::Error)]
 enum MkeError {
     #[error(transparent)]
@@ -126,16 +126,16 @@ impl MkeError {
     }
 }
 
-/// What is to be done, from what is wanted and what runs.
+/// Next step, from the request and the running version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// The wanted version runs, or MKE brings itself here: that is waited for.
+    /// The wanted version runs, or MKE installs itself here: wait for it.
     Confirm,
-    /// MKE's image of this version is run.
+    /// Run MKE's image of this version.
     Run { version: String },
 }
 
-/// Checks the params and says what is to be done.
+/// Checks the params and returns the work.
 pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let wanted = Wanted::of(request)?;
     Ok(Box::new(move |report| {
@@ -185,16 +185,16 @@ impl Wanted {
     }
 }
 
-/// What of MKE is there already.
+/// Existing installation of MKE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct There {
     /// The version on this machine.
     running: Option<String>,
-    /// It is installed in this machine's swarm: MKE comes by itself to machines that join it.
+    /// It is installed in this machine's swarm: MKE then installs itself on machines that join it.
     in_swarm: bool,
 }
 
-/// What is to be done.
+/// Selects the next step.
 fn next(action: Action, wanted: Option<&str>, there: &There) -> Result<Step, MkeError> {
     match (action, there.running.as_deref()) {
         (Action::Install, None) if there.in_swarm => Ok(Step::Confirm),
@@ -205,7 +205,7 @@ fn next(action: Action, wanted: Option<&str>, there: &There) -> Result<Step, Mke
         }
         (Action::Upgrade | Action::Backup, None) => Err(MkeError::NotInstalled),
         (Action::Upgrade, Some(_)) => Ok(Step::Run { version: wanted.unwrap_or_default().to_owned() }),
-        // A backup is taken by the image of the version that runs, unless the item insists on another.
+        // A backup uses the image of the running version, unless the item names another.
         (Action::Backup, Some(running)) => Ok(Step::Run { version: wanted.unwrap_or(running).to_owned() }),
     }
 }
@@ -242,14 +242,14 @@ async fn bring_about(wanted: &Wanted, socket: &Path, report: &Report) -> Result<
     })
 }
 
-/// Waits until the wanted version is the one that runs, and is well; says which that is.
+/// Waits until the wanted version runs and is healthy; returns that version.
 async fn arrived(docker: &Docker, wanted: &Wanted, report: &Report) -> Result<String, MkeError> {
     let controller = Controller::new(wanted.port)?;
     report.line(&format!("waiting for the version of {} and for {}", run::PROXY, controller.url()));
     let until = Instant::now() + health::DEADLINE;
     loop {
         let answer = controller.answer().await;
-        // Looked at after the answer: it is the answer of this one, or of one before it.
+        // Read it after the answer, which is then from this version or an earlier one.
         let running = run::running_version(docker).await?;
         match judge(wanted, running, answer, &controller) {
             Ok(running) => return Ok(running),
@@ -260,7 +260,7 @@ async fn arrived(docker: &Docker, wanted: &Wanted, report: &Report) -> Result<St
     }
 }
 
-/// Has it arrived? The version that runs, or what is missing.
+/// Checks for the wanted version: returns the running version or the problem.
 fn judge(
     wanted: &Wanted,
     running: Option<String>,
@@ -273,7 +273,7 @@ fn judge(
     };
     if wanted.version.as_ref().is_some_and(|version| *version != running) {
         return Err(match wanted.action {
-            // It does not become another by itself.
+            // Its version stays as it is.
             Action::Install => MkeError::OtherVersion { running, wanted: wanted_version() },
             Action::Upgrade | Action::Backup => MkeError::NotThere { running, wanted: wanted_version() },
         });

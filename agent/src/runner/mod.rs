@@ -1,4 +1,4 @@
-//! The runners: the code that brings about one sort of item. They run inside exec-item, never inside the agent.
+//! The runners: each performs one kind of item. They run inside exec-item only.
 
 mod ansible;
 mod archive;
@@ -49,20 +49,20 @@ const fn has(kind: RunnerKind) -> bool {
     )
 }
 
-/// What a runner makes of a request.
+/// Work that a runner prepares for a request.
 pub(crate) enum Work {
-    /// A program to be hosted.
+    /// A hosted program.
     Program(ProgramSpec),
-    /// Code of ours.
+    /// Built-in code.
     Builtin(BuiltinWork),
-    /// Code of ours that starts programs: done in a process of its own.
+    /// Built-in code that starts programs: runs in its own process.
     Hosted(BuiltinWork),
 }
 
-/// Code of ours, run in a thread of exec-item.
+/// Built-in code that runs in a thread of exec-item.
 pub(crate) type BuiltinWork = Box<dyn FnOnce(&Report) -> Outcome + Send>;
 
-/// A program with all that it sees.
+/// A program with its whole environment.
 pub(crate) struct ProgramSpec {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
@@ -70,7 +70,7 @@ pub(crate) struct ProgramSpec {
     pub(crate) directory: PathBuf,
 }
 
-/// What came of it.
+/// Outcome of the work.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) state: ItemState,
@@ -79,18 +79,18 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Nothing ran.
+    /// A refusal before anything ran.
     pub(crate) fn refused(refused: &Refused) -> Self {
         Self::failed(with_sources(refused), refused.is_retryable())
     }
 
-    /// It ran, and has no exit code.
+    /// A failure that has no exit code.
     pub(crate) fn failed(message: String, retryable: bool) -> Self {
         Self { state: ItemState::Failed { exit_code: -1, retryable }, message, result_json: None }
     }
 }
 
-/// Why a request was refused before anything ran.
+/// Reason why a request was refused before anything ran.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     #[error("RunnerNotSupported: this agent has no runner `{0}`; a newer agent may")]
@@ -123,13 +123,13 @@ impl Refused {
         Self::Param { name: name.to_owned(), problem: problem.into() }
     }
 
-    /// May another attempt help? The same params stay as they are.
+    /// May another attempt help? The params stay the same.
     pub(crate) const fn is_retryable(&self) -> bool {
         matches!(self, Self::Write { .. })
     }
 }
 
-/// The one place that knows which runner is which.
+/// Prepares the work of a request: the only place that maps names to runners.
 pub(crate) fn work(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> Result<Work, Refused> {
     let unsupported = || Refused::RunnerNotSupported(request.runner.clone());
     let kind = request.runner.parse().map_err(|_| unsupported())?;
@@ -138,7 +138,7 @@ pub(crate) fn work(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> Resu
     if let Some((name, _)) = all.clone().find(|(_, value)| value.contains('\0')) {
         return Err(Refused::param(name, "holds a NUL byte"));
     }
-    // Only a script meets its secrets as files: its environment can be read by others.
+    // Only a script gets its secrets as files: other users can read its environment.
     if kind == RunnerKind::Bash {
         return bash::prepare(request, inputs, &secret_params, dir).map(Work::Program);
     }
@@ -157,13 +157,13 @@ pub(crate) fn work(request: &Request, inputs: &Inputs, dir: &AttemptDir) -> Resu
     }
 }
 
-/// How the process of [`Work::Hosted`] is started.
+/// Command of the process of [`Work::Hosted`].
 pub(crate) fn hosted(dir: &AttemptDir) -> ProgramSpec {
     let (program, args) = (PathBuf::from("/proc/self/exe"), work_args(dir));
     ProgramSpec { program, args, environment: bash::surroundings(), directory: dir.file("work") }
 }
 
-/// The params that refer to secrets, with their values. They live in this process, and are written nowhere.
+/// Params that refer to secrets, with their values. They stay in this process's memory.
 fn resolved(request: &Request, inputs: &Inputs) -> Result<BTreeMap<String, String>, Refused> {
     let value = |(name, text): (&String, &String)| match inputs.resolve(name, text) {
         Ok(value) => Ok((name.clone(), value)),
@@ -172,7 +172,7 @@ fn resolved(request: &Request, inputs: &Inputs) -> Result<BTreeMap<String, Strin
     request.secret_params.iter().map(value).collect()
 }
 
-/// What the item brought about is not whole: a success is none, and is tried again.
+/// Marks an incomplete result: a success becomes a retryable failure.
 pub(crate) fn is_not_done(outcome: &mut Outcome, what: &str) {
     if outcome.state == ItemState::Succeeded {
         outcome.state = ItemState::Failed { exit_code: NO_EXIT_CODE, retryable: true };
@@ -182,12 +182,12 @@ pub(crate) fn is_not_done(outcome: &mut Outcome, what: &str) {
     }
 }
 
-/// Removes what a program left besides its outcome.
+/// Removes a program's result file.
 pub(crate) fn forget_result(dir: &AttemptDir) {
     bash::forget_result(dir);
 }
 
-/// Adds the result that a program may have left.
+/// Adds the result that a program may have written.
 pub(crate) fn with_result(outcome: Outcome, dir: &AttemptDir) -> Outcome {
     bash::with_result(outcome, dir)
 }

@@ -1,6 +1,6 @@
-//! Brings packages to what an item wants, with the machine's own package manager. It looks first, and does nothing
-//! where nothing is to be done; what an interrupted run left half-installed is brought to an end before. It never takes
-//! away a package that the item does not name.
+//! Installs and removes packages with the machine's own package manager. It checks the state first and changes only
+//! what differs. It finishes the half-installed packages of an interrupted run first. It removes only packages that the
+//! item names.
 
 mod apt;
 mod dnf;
@@ -24,13 +24,13 @@ use locks::Patience;
 use manager::Manager;
 use plan::{Obstacle, Plan, Want, Wanted};
 
-/// Most packages of one item.
+/// Maximum of packages per item.
 const PACKAGES_MAX: usize = 256;
 
-/// Said where a refresh of the indexes failed in part.
+/// Note on a partly failed refresh of the indexes.
 const NOT_ALL_ANSWERED: &str = "not every repository answered";
 
-/// What can go wrong after the params were found good.
+/// Error after the params were checked.
 #[derive(Debug, thiserror::Error)]
 enum PackageError {
     #[error(
@@ -63,7 +63,7 @@ enum PackageError {
     )]
     DownloadBroken {
         names: String,
-        /// The command that finishes it.
+        /// Command that finishes it.
         mend: &'static str,
         #[source]
         source: ProgramError,
@@ -85,7 +85,7 @@ enum PackageError {
 }
 
 impl PackageError {
-    /// May another attempt help without anybody's doing?
+    /// May another attempt help by itself?
     const fn is_retryable(&self) -> bool {
         match self {
             Self::Program(_)
@@ -103,7 +103,7 @@ impl PackageError {
     }
 }
 
-/// Checks the params and says what is to be done.
+/// Checks the params and returns the work.
 pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let wanted = Wanted::of(request)?;
     let limit = Duration::from_millis(request.timeout_ms);
@@ -117,12 +117,12 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     }))
 }
 
-/// Brings it about, and says how in one line.
+/// Does the work and summarizes it in one line.
 fn bring_about(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
     if wanted.download_only {
-        // Maintainers' scripts, which finishing runs, restart services: not before the machine's turn.
+        // Finishing runs maintainer scripts, which restart services: that must wait for the machine's turn.
         return bring_about_now(manager, wanted, report).map_err(|error| match error {
-            // That may be why the program failed; what was found without it has a cause of its own.
+            // Unfinished packages may explain a failed program; other errors have their own cause.
             PackageError::Program(source) => match manager.unfinished().unwrap_or_default().join(", ") {
                 names if names.is_empty() => source.into(),
                 names => PackageError::DownloadBroken { names, mend: manager.mend(), source },
@@ -134,9 +134,9 @@ fn bring_about(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<St
     bring_about_now(manager, wanted, report)
 }
 
-/// Brings it about on a machine where nothing is left to be finished first.
+/// Does the work after a former run was finished.
 fn bring_about_now(manager: &Manager, wanted: &Wanted, report: &Report) -> Result<String, PackageError> {
-    // One dead repository must not stop what another one has.
+    // A dead repository must not block the packages of another.
     let unanswered = if wanted.update { manager.refresh(report)? } else { None };
     let seen = manager.look(wanted, report)?;
     let (plan, unanswered) = match (plan::plan(wanted, &seen), unanswered) {
@@ -159,7 +159,7 @@ fn bring_about_now(manager: &Manager, wanted: &Wanted, report: &Report) -> Resul
     Ok(summary)
 }
 
-/// What a program says it did is looked at.
+/// Verifies the result that a program reported.
 fn verify(manager: &Manager, plan: &Plan) -> Result<(), PackageError> {
     let expected = plan.install.iter().map(|(name, version)| (name, Some(version.as_str())));
     for (name, wanted) in expected.chain(plan.remove.iter().map(|name| (name, None))) {

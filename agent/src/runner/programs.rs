@@ -1,4 +1,4 @@
-//! Programs that a runner starts: their output goes to the item's output, and what went wrong is quoted from it.
+//! Programs that a runner starts: their output goes to the item's output, and error messages quote from it.
 
 use std::{
     io::{self, PipeReader, Read, pipe},
@@ -15,14 +15,14 @@ use nix::{
 
 use crate::exec_item::Report;
 
-/// Longest line of output that is passed on as one.
+/// Maximum length of one output line.
 const LINE_BYTES_MAX: usize = 4096;
-/// Read at a time.
+/// Size of a read.
 const READ_BYTES: usize = 8192;
-/// Output may still be in the pipe when the program has ended.
+/// Time for output that is still in the pipe when the program has ended.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
-/// A program that did not do what it was to.
+/// A failed program.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
     #[error("cannot start {program}")]
@@ -35,20 +35,20 @@ pub(super) enum ProgramError {
     Failed { program: String, status: ExitStatus, complaint: String },
 }
 
-/// Complaints quoted of one program.
+/// Maximum of error lines quoted from one program.
 const COMPLAINTS_MAX: usize = 3;
 
 fn name_of(command: &Command) -> String {
     command.get_program().to_string_lossy().into_owned()
 }
 
-/// Runs it to its end, its output line by line to the report. What it leaves behind may hold its output open: that is
-/// read for a moment more and then left.
+/// Runs a program to its end and reports its output line by line. Its leftover processes may hold the output open: that
+/// is read for a moment more and then closed.
 pub(super) fn run(command: &mut Command, report: &Report) -> Result<(), ProgramError> {
     run_and_read(command, report, |_| {})
 }
 
-/// Runs it likewise, and hands on each line too.
+/// As [`run`], and also passes each line to `read`.
 pub(super) fn run_and_read(
     command: &mut Command,
     report: &Report,
@@ -59,7 +59,7 @@ pub(super) fn run_and_read(
     let (mut output, writer) = pipe().map_err(failed)?;
     let errors = writer.try_clone().map_err(failed)?;
     let mut child = command.stdin(Stdio::null()).stdout(writer).stderr(errors).spawn().map_err(failed)?;
-    // The command holds the pipe's other end, and would keep us reading.
+    // The command holds the pipe's other end, which would keep the reader waiting.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let (over, running) = pipe().map_err(failed)?;
     let waiter = thread::spawn(move || {
@@ -92,7 +92,7 @@ pub(super) fn run_and_read(
     Err(ProgramError::Failed { program, status, complaint: complaints.join("; ") })
 }
 
-/// Waits for output. False: the program is over, and so is the time in which the rest of its output is read.
+/// Waits for output. False: the program has ended, and so has the time for the rest of its output.
 fn is_readable(output: &PipeReader, over: &PipeReader, until: &mut Option<Instant>) -> io::Result<bool> {
     let of = |pipe| PollFd::new(AsFd::as_fd(pipe), PollFlags::POLLIN);
     if until.is_none() {
@@ -121,12 +121,12 @@ fn wait(fds: &mut [PollFd], timeout: PollTimeout) -> io::Result<()> {
     }
 }
 
-/// Cuts output into lines.
+/// Splits output into lines.
 #[derive(Default)]
 pub(super) struct Lines(Vec<u8>);
 
 impl Lines {
-    /// Hands on every line that is whole, or longer than a line may be.
+    /// Passes on every line that is complete or exceeds the maximum length.
     pub(super) fn take(&mut self, output: &[u8], mut line: impl FnMut(&str)) {
         for byte in output {
             if *byte == b'\n' || self.0.len() >= LINE_BYTES_MAX {
@@ -139,7 +139,7 @@ impl Lines {
         }
     }
 
-    /// Hands on what no newline ended.
+    /// Passes on the last, unterminated line.
     pub(super) fn end(self, mut line: impl FnMut(&str)) {
         if !self.0.is_empty() {
             line(String::from_utf8_lossy(&self.0).trim_end());
@@ -147,14 +147,15 @@ impl Lines {
     }
 }
 
-/// `E: …` of apt, `dpkg: error …`, `Error: …` of dnf and `error: …` of rpm, `ERROR! …` of Ansible; and what dnf says of
-/// its locks, `metadata already locked by 12`, and of what does not fit together: ` Problem: …`, and why below it.
+/// Is it an error line? These are `E: …` of apt, `dpkg: error …`, `Error: …` of dnf, `error: …` of rpm and `ERROR! …`
+/// of Ansible. dnf also prints `metadata already locked by 12` about its locks, and ` Problem: …` with the causes below
+/// it about conflicts.
 fn is_complaint(line: &str) -> bool {
     let starts = ["E: ", "dpkg: error", "Error: ", "error: ", "ERROR! ", " Problem: ", " Problem 1: ", "  - "].iter();
     line.contains(" already locked by ") || starts.clone().any(|start| line.starts_with(start))
 }
 
-/// What it prints.
+/// Runs a program and returns its output.
 pub(super) fn output_of(command: &mut Command) -> Result<String, ProgramError> {
     let program = name_of(command);
     let output = command.stdin(Stdio::null()).output();
@@ -166,7 +167,7 @@ pub(super) fn output_of(command: &mut Command) -> Result<String, ProgramError> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Does it end well? It prints nothing of interest.
+/// Does the program succeed? Its output is ignored.
 pub(super) fn succeeds(command: &mut Command) -> bool {
     let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     silent.status().is_ok_and(|status| status.success())
@@ -194,7 +195,7 @@ mod tests {
         let mut text = String::new();
         said.read_to_string(&mut text).expect("text");
         let daemon = text.lines().find_map(|pid| pid.parse().ok()).expect("a process id");
-        // It may have ended already: nobody reads what it writes.
+        // It may have ended already, because the reader of its output is gone.
         let _ = kill(Pid::from_raw(daemon), Signal::SIGKILL);
         let Err(ProgramError::Failed { status, complaint, .. }) = ended else { panic!("{ended:?}") };
         assert_eq!((status.code(), complaint.len()), (Some(3), LINE_BYTES_MAX));

@@ -1,5 +1,5 @@
-//! Reboots the machine over logind, or finds that it need not. It never says that it succeeded in that: the machine
-//! goes down under it, and the agent's core judges by the boot id.
+//! Reboots the machine through logind, or finds that no reboot is required. It never reports a successful reboot: the
+//! machine goes down during it, and the agent's core decides by the boot id.
 
 use std::{path::Path, thread};
 
@@ -15,7 +15,7 @@ use crate::{
     systemd::{SystemdError, answer, bus},
 };
 
-/// Why the machine was not asked to go down.
+/// Error in requesting the shutdown.
 #[derive(Debug, thiserror::Error)]
 enum RebootError {
     #[error("cannot start the runtime")]
@@ -24,14 +24,14 @@ enum RebootError {
     Systemd(#[from] SystemdError),
 }
 
-/// Checks the params and says what is to be done.
+/// Checks the params and returns the work.
 pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let only_if_required = match request.params.get("when").map(String::as_str) {
         None | Some("always") => false,
         Some("required") => true,
         Some(_) => return Err(Refused::param("when", "expected one of: always, required")),
     };
-    // A laptop's demo must not take the laptop down.
+    // Protects a laptop from a reboot by a demo.
     if std::env::var_os(INVOCATION).is_none() {
         return Err(Refused::NotAService);
     }
@@ -45,7 +45,7 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
 fn work(wall: &str, only_if_required: bool, report: &Report) -> Outcome {
     let reason = match facts::reboot_required(Path::new("/")) {
         (true, reason) => format!("the host wants it: {reason}"),
-        // What does not say so, does not want it.
+        // Only a marker requires a reboot.
         (false, _) if only_if_required => {
             let message = "no reboot is required".to_owned();
             report.line(&message);
@@ -76,8 +76,8 @@ fn ask(wall: &str) -> Result<(), RebootError> {
     })
 }
 
-/// Was the request heard, for all that is known? The bus goes down with the machine, and its answer with it: whoever
-/// takes that for a refusal asks again, and the machine reboots twice.
+/// May the request have arrived? The bus goes down with the machine, and its answer is lost. If that counted as a
+/// refusal, a retry would reboot the machine twice.
 fn may_be_under_way(error: &SystemdError) -> bool {
     match error {
         SystemdError::Refused { source, .. } => matches!(**source, zbus::Error::InputOutput(_)),

@@ -1,5 +1,5 @@
-//! Brings a systemd unit into a state: looks first, acts if that is needed, waits for what came of it. Run again after
-//! it was cut off, it finds what is done and does the rest; only `restart` and `reload` act each time.
+//! Brings a systemd unit into a state: checks first, acts if necessary, and waits for the result. After an
+//! interruption, a repeat does only the rest; `restart` and `reload` act each time.
 
 use std::{process::Command, time::Duration};
 
@@ -16,26 +16,26 @@ use crate::{
     systemd::{Job, JobEnd, Systemd, SystemdError, unit::UnitState},
 };
 
-/// Of the item's time limit, one part in so many is kept for saying why the unit did not come up.
+/// Fraction of the item's time limit that is kept for the report on a failed unit.
 const REPORT_PART: u32 = 10;
-/// Between two looks at a unit that is on its way.
+/// Polling interval of a unit in transition.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A service is up once it has stayed up for so long: `Type=simple` counts as active before its program has begun.
+/// Time that a service must stay up: `Type=simple` counts as active before its program has begun.
 const SETTLE: Duration = Duration::from_secs(1);
-/// So often a unit that ends badly is started again by systemd (`Restart=`) before it counts as failed.
+/// Number of automatic restarts (`Restart=`) after which a unit counts as failed.
 const RESTARTS_MAX: u32 = 3;
-/// Last lines of a failed unit's journal that go into the item's output.
+/// Last journal lines of a failed unit for the item's output.
 const JOURNAL_LINES: &str = "20";
-/// Of what it said itself, the lines that go into the item's message.
+/// Last lines of the unit's own output for the item's message.
 const MESSAGE_LINES: &str = "3";
-/// Types of units that can be acted upon.
+/// Supported unit types.
 const SUFFIXES: &[&str] = &[".service", ".socket", ".timer", ".target", ".path", ".mount", ".automount", ".swap"];
-/// State of a unit file that a generator made, such as the one for init scripts (systemctl(1), `is-enabled`).
+/// State of a unit file from a generator, such as the one for init scripts (systemctl(1), `is-enabled`).
 const GENERATED: &str = "generated";
-/// Longest name of a unit, as systemd has it.
+/// systemd's maximum length of a unit name.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What to do.
+/// Requested action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Start,
@@ -46,7 +46,7 @@ enum Action {
     Disable,
 }
 
-/// Why it could not be done.
+/// Reason of a failure.
 #[derive(Debug, thiserror::Error)]
 enum ServiceError {
     #[error(transparent)]
@@ -77,18 +77,18 @@ enum ServiceError {
 }
 
 impl ServiceError {
-    /// Is the unit itself to blame, so that its journal tells why?
+    /// Is the unit itself the cause, so that its journal explains it?
     const fn is_of_unit(&self) -> bool {
         matches!(self, Self::Failed { .. } | Self::KeepsEnding { .. } | Self::NotDone { .. } | Self::Late { .. })
     }
 
-    /// What is not on the machine, or not made for it, does not come by trying again.
+    /// May a retry help? A missing or unsuitable unit stays so.
     const fn is_retryable(&self) -> bool {
         !matches!(self, Self::NotLoaded { .. } | Self::NotInstallable(_) | Self::Generated { .. })
     }
 }
 
-/// Says why a unit is not `loaded`: its `LoadState` in systemd.unit(5).
+/// Explains why loading a unit failed, from its `LoadState` in systemd.unit(5).
 fn not_loaded(unit: &str, load: &str) -> String {
     match load {
         "not-found" => format!("there is no unit {unit} on this machine"),
@@ -97,7 +97,7 @@ fn not_loaded(unit: &str, load: &str) -> String {
     }
 }
 
-/// Says what the result of a job means, as org.freedesktop.systemd1(5) has it of `JobRemoved`.
+/// Explains a job's result, from `JobRemoved` in org.freedesktop.systemd1(5).
 fn why(result: &str) -> String {
     match result {
         "dependency" => "a unit that it requires did not start (`systemctl list-dependencies --failed`)".to_owned(),
@@ -109,18 +109,18 @@ fn why(result: &str) -> String {
     }
 }
 
-/// What is to be thought of a unit that a job was to bring up, once that job has ended.
+/// State of a unit after a job to start it has ended.
 #[derive(Debug)]
 enum Judged {
-    /// It is up; is it still so in a moment?
+    /// It is up; is it still up in a moment?
     Up,
-    /// It ran to a good end: a `oneshot` service.
+    /// It ended successfully: a `oneshot` service.
     Ended,
-    /// It is on its way yet.
+    /// It is in transition.
     OnItsWay,
 }
 
-/// Judges it. A start that failed may be tried again by systemd itself (`Restart=`): that is waited for, to a limit.
+/// Judges the unit's state. systemd may retry a failed start by itself (`Restart=`): wait for that, up to a limit.
 fn judge(unit: &str, job: Job, end: &JobEnd, state: &UnitState) -> Result<Judged, ServiceError> {
     let unit = unit.to_owned();
     if let JobEnd::Not(result) = end {
@@ -147,7 +147,7 @@ fn judge(unit: &str, job: Job, end: &JobEnd, state: &UnitState) -> Result<Judged
     }
 }
 
-/// Checks the params and says what is to be done.
+/// Checks the params and returns the work.
 pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let param = |name| request.params.get(name).map(String::as_str).ok_or(Refused::Missing(name));
     let unit = unit_name(param("unit")?)?.to_owned();
@@ -194,7 +194,7 @@ fn action(text: &str) -> Result<Action, Refused> {
     })
 }
 
-/// Brings it about, and says how in one line.
+/// Does the work and summarizes it in one line.
 fn bring_about(unit: &str, action: Action, patience: Duration) -> Result<String, ServiceError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServiceError::Runtime)?;
     runtime.block_on(async {
@@ -228,12 +228,12 @@ impl Work<'_> {
         self.systemd.state(self.unit).await
     }
 
-    /// Has the job done; if it has not ended in time, the looks after it say where it stands.
+    /// Runs the job. After a timeout, the later checks report the state.
     async fn job(&self, job: Job) -> Result<JobEnd, SystemdError> {
         self.systemd.job(self.unit, job, self.patience.saturating_sub(self.began.elapsed())).await
     }
 
-    /// Does the job and waits until the unit is up and stays so.
+    /// Runs the job and waits until the unit is up and stays up.
     async fn up(&self, job: Job, done: &str) -> Result<String, ServiceError> {
         let end = self.job(job).await?;
         let mut up_since = None;
@@ -301,8 +301,8 @@ impl Work<'_> {
         }
     }
 
-    /// Has systemctl do it: it hands init scripts to the distribution's own tool (`systemd-sysv-install`), which
-    /// systemd's bus does not.
+    /// Calls systemctl: it passes init scripts to the distribution's own tool (`systemd-sysv-install`), unlike
+    /// systemd's bus.
     fn systemctl(&self, verb: &'static str, done: &str) -> Result<String, ServiceError> {
         let generated = |source| ServiceError::Generated { verb, unit: self.unit.to_owned(), source };
         output_of(Command::new("systemctl").args(["--quiet", verb, "--", self.unit])).map_err(generated)?;
@@ -310,7 +310,7 @@ impl Work<'_> {
     }
 }
 
-/// The last of the unit's journal: all of it into the output, its own last words for the message.
+/// The unit's last journal lines: all for the output, those of the unit itself for the message.
 fn journal(unit: &str, report: &Report) -> String {
     report.line(&format!("the last of the journal of {unit}:"));
     let said = read_journal(&["--unit", unit, "--lines", JOURNAL_LINES]);
@@ -319,7 +319,7 @@ fn journal(unit: &str, report: &Report) -> String {
     if own.is_empty() { String::new() } else { format!("; its journal ends: {}", own.join(" | ")) }
 }
 
-/// Nothing if there is no journal. Its only time limit is the item's.
+/// Reads the journal; empty if it is missing. Its only time limit is the item's.
 fn read_journal(which: &[&str]) -> Vec<String> {
     let mut command = Command::new("journalctl");
     command.args(which).args(["--output", "cat", "--no-pager", "--quiet"]);
@@ -339,7 +339,7 @@ mod tests {
             (Job::Start, "done", "inactive", "success", "", ended),
             (Job::Start, "done", "inactive", "success", "ConditionPathExists=/x", "not met is ConditionPathExists=/x"),
             (Job::Start, "done", "failed", "exit-code", "", "unit a.service failed: failed (x), exit-code"),
-            // Nothing of the unit itself went wrong, and nothing happened.
+            // The unit itself is fine, but nothing happened.
             (
                 Job::Start,
                 "dependency",
@@ -355,7 +355,7 @@ mod tests {
             (Job::Reload, "done", "active", "success", "", up),
             (Job::Reload, "failed", "active", "success", "", "did not reload unit a.service"),
             (Job::Reload, "invalid", "inactive", "success", "", "its state does not allow it; it is inactive (x)"),
-            // systemd starts it anew by itself.
+            // systemd restarts it by itself.
             (Job::Start, "failed", "activating", "exit-code", "", on),
             (Job::Start, "done", "activating", "watchdog", "", "has started it 3 times more, and it is activating (x)"),
             (Job::Start, "done", "active", "watchdog", "", up),

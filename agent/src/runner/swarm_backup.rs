@@ -1,8 +1,9 @@
-//! Copies a manager's part of the Docker Swarm into an archive: *hot*, while the engine writes to it, or *consistent*,
-//! with Docker stopped on this one manager while the others keep the majority. The leader is not stopped: a hot copy is
-//! taken there, and says why it is hot. The archive is read back before it gets its name, and so before it counts.
+//! Copies a manager's Docker Swarm state into an archive. A *hot* copy is made while the engine writes to it. A
+//! *consistent* one is made with Docker stopped on this manager, while the others keep the majority. The leader is
+//! never stopped: it makes a hot copy, which states the reason. The archive is verified before it gets its name, and
+//! only then counts.
 //!
-//! Docker never stays stopped for our sake: systemd starts it again even if this process dies meanwhile.
+//! Docker never stays stopped because of a copy: systemd starts it again even if this process dies meanwhile.
 
 mod archive;
 mod engine;
@@ -28,16 +29,16 @@ use crate::{
 use archive::{Archive, ArchiveError};
 use engine::EngineError;
 
-/// Where copies go unless the item says `path`.
+/// Default of the param `path`: directory of copies.
 const DIR_DEFAULT: &str = "/srv/backup/swarm";
-/// A consistent copy takes a manager away; of fewer than three none can be spared.
+/// Minimum of managers for a consistent copy: it stops one, and fewer than three cannot spare any.
 const MANAGERS_MIN: usize = 3;
 
-/// How the copy is made.
+/// Mode of the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
-    /// While Docker runs: files may be of different moments.
+    /// While Docker runs: files may be from different times.
     Hot,
     /// With Docker stopped.
     Consistent,
@@ -52,24 +53,24 @@ impl Mode {
     }
 }
 
-/// The params, checked.
+/// The checked params.
 struct Wanted {
     mode: Mode,
-    /// Where copies go, of either mode: they are kept apart, by their names.
+    /// Directories of the copies per mode, distinguished by their names.
     hot: Copies,
     consistent: Copies,
     machine: MachineName,
 }
 
-/// The copy that can be had here and now.
+/// The copy that is possible here and now.
 #[derive(Debug, PartialEq, Eq)]
 struct Choice {
     mode: Mode,
-    /// Why it is hot where a consistent one was wanted.
+    /// Why it is hot although a consistent one was requested.
     hot_because: Option<String>,
 }
 
-/// What the engine says of the swarm before anything is done.
+/// State of the swarm in the engine, before the copy.
 #[derive(Debug)]
 struct Seen {
     state: SwarmLocalState,
@@ -79,20 +80,20 @@ struct Seen {
     /// The managers are locked: a restore needs the unlock key.
     autolock: bool,
     engine_version: String,
-    /// Where Docker keeps its state.
+    /// Docker's state directory.
     root_dir: PathBuf,
     nodes: Vec<SwarmNode>,
 }
 
-/// What is left as the item's result, and at the head of the archive.
+/// Label of a copy: the item's result, and the archive's first entry.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Label<'a> {
     mode: Mode,
-    /// A consistent one was wanted.
+    /// Set if a consistent copy was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     hot_because: Option<&'a str>,
-    /// This manager led the swarm.
+    /// Did this manager lead the swarm?
     leader: bool,
     machine: &'a str,
     swarm_id: &'a str,
@@ -102,7 +103,7 @@ struct Label<'a> {
     taken_at_ms: u64,
 }
 
-/// Why there is no copy.
+/// Reason why the copy failed.
 #[derive(Debug, thiserror::Error)]
 enum BackupError {
     #[error(transparent)]
@@ -129,7 +130,7 @@ impl BackupError {
     }
 }
 
-/// Checks the params and says what is to be done.
+/// Checks the params and returns the work.
 pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let wanted = Wanted::of(request)?;
     Ok(Box::new(move |report| {
@@ -171,7 +172,7 @@ fn bring_about(wanted: &Wanted, report: &Report) -> Result<Outcome, BackupError>
     copy(wanted, &engine::look(Path::new(docker::SOCKET))?, report)
 }
 
-/// Makes the copy that can be had where this was seen.
+/// Makes the copy that is possible in this state.
 fn copy(wanted: &Wanted, seen: &Seen, report: &Report) -> Result<Outcome, BackupError> {
     let choice = choose(wanted.mode, seen)?;
     let copies = wanted.copies(choice.mode);
@@ -196,7 +197,7 @@ fn copy(wanted: &Wanted, seen: &Seen, report: &Report) -> Result<Outcome, Backup
         Mode::Consistent => {
             let written = engine::with_docker_stopped(report, Path::new(docker::SOCKET), write);
             if written.is_err() && target.exists() {
-                // It has its name already, which says that it is consistent, and that is not certain.
+                // Its name already says consistent, which is uncertain.
                 fs::remove_file(&target).map_err(CopyError::file("remove", &target))?;
             }
             written??
@@ -217,8 +218,8 @@ impl Seen {
     }
 }
 
-/// What copy can be made here and now. Docker is stopped neither on the leader, for the others would have to elect
-/// another, nor where no manager can be spared; there a hot copy is better than none.
+/// Selects the possible copy. Docker keeps running on the leader, because the others would have to elect a new one, and
+/// where no manager can be spared. There a hot copy is better than none.
 fn choose(wanted: Mode, seen: &Seen) -> Result<Choice, BackupError> {
     if seen.state != SwarmLocalState::Active || !seen.manager {
         return Err(BackupError::NotManager);

@@ -1,9 +1,9 @@
-//! Gets the machine into its cluster's Docker Swarm: initialises it, or joins it as a manager or worker, through the
-//! Docker Engine. Which of them, and through which managers, the coordinator says right before the start; the token
-//! comes as a secret input and is in no param, no argv and no log. Run again, it finds its work done.
+//! Brings the machine into its cluster's Docker Swarm through the Docker Engine: initialises it, or joins it as a
+//! manager or worker. The coordinator decides which, and through which managers, right before the start. The token
+//! comes as a secret input and is absent from params, argv and logs. A repeat finds the work done.
 //!
-//! It never leaves a swarm: an engine that is in another one is an error for a person. What it takes back is a join of
-//! its own that came to nothing: Docker keeps that, and would refuse the next.
+//! It never leaves a swarm: an engine in another one is an error that a person must resolve. It only undoes its own
+//! failed join, because Docker keeps that and would refuse the next.
 
 use std::{collections::HashMap, fmt, path::Path, time::Duration};
 
@@ -28,18 +28,19 @@ use crate::{
     swarm::local_info,
 };
 
-/// Where an engine listens for other engines unless the item says `listen`.
+/// Default of the param `listen`: address for other engines.
 const LISTEN_DEFAULT: &str = "0.0.0.0:2377";
-/// One request to the engine. A join that takes longer than 20 s goes on in the background, by Docker's own limit.
+/// Timeout of one request to the engine. A join that takes longer than Docker's limit of 20 s continues in the
+/// background.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(60);
-/// A manager that cannot be connected to in this time is passed over.
+/// Timeout of a connection to a manager; after it the next manager is tried.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// From the engine's promise to be in the swarm until it is.
+/// Timeout from the accepted join until the engine is in the swarm.
 const ACTIVE_DEADLINE: Duration = Duration::from_secs(120);
-/// How often the engine is asked meanwhile.
+/// Polling interval of the engine meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The params and inputs, checked.
+/// The checked params and inputs.
 struct Wanted {
     advertise: String,
     listen: String,
@@ -48,7 +49,7 @@ struct Wanted {
     token: Option<String>,
 }
 
-/// Why the machine is not in its swarm.
+/// Reason why the join failed.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error(transparent)]
@@ -84,8 +85,8 @@ enum JoinError {
 }
 
 impl JoinError {
-    /// May another attempt help? A foreign swarm, a wrong role and a missing key want a person; so does what the engine
-    /// itself finds wrong with the params.
+    /// May another attempt help? A foreign swarm, a wrong role and a missing key need a person; so do params that the
+    /// engine rejects.
     fn is_retryable(&self) -> bool {
         match self {
             Self::Foreign { .. } | Self::Role { .. } | Self::Locked => false,
@@ -101,7 +102,7 @@ impl JoinError {
     }
 }
 
-/// A node's role, in words.
+/// Text of a node's role.
 #[derive(Clone, Copy, Debug)]
 struct Role {
     manager: bool,
@@ -113,18 +114,18 @@ impl fmt::Display for Role {
     }
 }
 
-/// What is to be done, from what was decided and what is seen.
+/// Next step, from the decision and the engine's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The engine is in a swarm; is it the one that is meant?
+    /// The engine is in a swarm: verify that it is the right one.
     Verify,
-    /// The engine is on its way into one.
+    /// The engine is joining one.
     Wait,
     Init,
     Join,
 }
 
-/// Checks params and inputs, and says what is to be done.
+/// Checks params and inputs, and returns the work.
 pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<BuiltinWork, Refused> {
     let wanted = Wanted::of(request, dir)?;
     Ok(Box::new(move |report| {
@@ -156,7 +157,7 @@ impl Wanted {
     }
 }
 
-/// Brings it about.
+/// Does the work.
 fn bring_about(wanted: &Wanted, socket: &Path, report: &Report) -> Result<Outcome, JoinError> {
     let member = docker::block_on(enter(wanted, socket, report)).map_err(JoinError::Runtime)??;
     let (node, role) = (&member.node_id, Role { manager: member.manager });
@@ -190,7 +191,7 @@ async fn enter(wanted: &Wanted, socket: &Path, report: &Report) -> Result<SwarmM
     verify(&docker, wanted, &info, step != Step::Wait).await
 }
 
-/// What is to be done next.
+/// Selects the next step.
 fn next(way: &SwarmWay, info: &SwarmInfo) -> Result<Step, JoinError> {
     match (info.state, way) {
         (SwarmLocalState::Active, _) => Ok(Step::Verify),
@@ -203,7 +204,7 @@ fn next(way: &SwarmWay, info: &SwarmInfo) -> Result<Step, JoinError> {
     }
 }
 
-/// What an engine in trouble says. Without a node it was never let in.
+/// Error of a faulty engine. A missing node id means that it was never admitted.
 fn reported(info: &SwarmInfo) -> JoinError {
     let error = info.error.clone();
     if info.node.is_some() { JoinError::Engine(error) } else { JoinError::Failed(error) }
@@ -219,7 +220,7 @@ fn init_request(wanted: &Wanted) -> SwarmInitRequest {
     }
 }
 
-/// Joins through the first manager that lets us in. Docker itself tries the first address alone, so each is tried here.
+/// Joins through the first manager that accepts. Docker itself tries only the first address, so each is tried here.
 async fn join(docker: &Docker, wanted: &Wanted, report: &Report) -> Result<(), JoinError> {
     let SwarmWay::Join { managers, .. } = &wanted.join.way else { return Err(JoinError::Changed) };
     let mut said = Vec::new();
@@ -246,7 +247,7 @@ async fn join(docker: &Docker, wanted: &Wanted, report: &Report) -> Result<(), J
         let doing = DockerError::while_doing("join the swarm");
         match docker.join_swarm(request).await.map_err(doing) {
             Ok(()) => return Ok(()),
-            // Docker's 20 s are over and it goes on by itself: whether it succeeds is seen in its state.
+            // Docker's 20 s are over and it continues by itself: its state shows the result.
             Err(_) if local_info(docker).await?.state != SwarmLocalState::Inactive => return Ok(()),
             Err(error) => said.push(format!("{manager}: {}", with_sources(&error))),
         }
@@ -273,14 +274,13 @@ async fn active(docker: &Docker) -> Result<SwarmInfo, JoinError> {
     }
 }
 
-/// Is the swarm that the engine is in the one that is meant, and the role the wanted one? `ours`: we have just brought
-/// it there ourselves.
+/// Verifies that the engine is in the right swarm with the wanted role. `ours`: we have just joined it ourselves.
 async fn verify(docker: &Docker, wanted: &Wanted, info: &SwarmInfo, ours: bool) -> Result<SwarmMember, JoinError> {
     let node = info.node.clone().ok_or(JoinError::Unknown("node"))?;
     let swarm_id = match &wanted.join.way {
         SwarmWay::Member { swarm, node: known } if *known == node => swarm.clone(),
         SwarmWay::Join { swarm, .. } if ours => swarm.clone(),
-        // A worker cannot ask which swarm it is in. The coordinator can: it asks the managers.
+        // Only managers know the swarm's id. The coordinator can ask them.
         SwarmWay::Join { .. } if !info.manager => return Err(JoinError::Changed),
         SwarmWay::Init | SwarmWay::Join { .. } if info.manager => own_swarm(docker, wanted, &node).await?,
         SwarmWay::Foreign { node: known } if *known != node => return Err(JoinError::Changed),
@@ -295,8 +295,7 @@ async fn verify(docker: &Docker, wanted: &Wanted, info: &SwarmInfo, ours: bool) 
     Ok(SwarmMember { swarm_id, node_id: node, manager: info.manager })
 }
 
-/// The swarm that this manager is in, if it is the one that is meant: the one to be joined, or one that we initialised
-/// for this cluster.
+/// Id of this manager's swarm, if it is the right one: the one to join, or one that we initialised for this cluster.
 async fn own_swarm(docker: &Docker, wanted: &Wanted, node: &SwarmId) -> Result<SwarmId, JoinError> {
     let swarm = docker.inspect_swarm().await.map_err(DockerError::while_doing("read the swarm"))?;
     let id = swarm.id.and_then(|id| SwarmId::new(id).ok()).ok_or(JoinError::Unknown("swarm"))?;

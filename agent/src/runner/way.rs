@@ -1,22 +1,21 @@
-//! Whom a path belongs to. Who may change a directory on the way can lead what root writes there elsewhere, and put
-//! something of his own in the place of what was verified.
+//! Ownership of paths. A user with write access to any directory of a path can redirect root's writes, and can replace
+//! verified content.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use nix::unistd::{Uid, User, geteuid};
 
-/// Mode bits: everybody may write; but only the owner of a file may rename or remove it.
+/// Mode bits: all users may write; but only a file's owner may rename or remove it.
 const WORLD: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Is every directory on the way to the path root's or our own, and no other's to change? What is not there yet is made
-/// by us.
+/// Checks that only root or we can change any directory of the path. Missing directories will be our own.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// The problem, and what to do.
 pub(super) fn is_ours(path: &Path) -> Result<(), String> {
     let there = path.ancestors().skip(1).find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
-    // A link leads to directories with a way of their own.
+    // A link leads to directories with their own path.
     let real = fs::canonicalize(there).unwrap_or_else(|_| there.to_owned());
     match there.ancestors().chain(real.ancestors()).find_map(|dir| Some((dir, others(dir)?))) {
         None => Ok(()),
@@ -27,24 +26,24 @@ pub(super) fn is_ours(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Who else may change the directory. A group may: whoever put somebody into it meant it so.
+/// Other users that can change the directory. A group may: its members were added on purpose.
 fn others(dir: &Path) -> Option<String> {
     let found = fs::metadata(dir).ok()?;
     foreign(&found).or_else(|| (found.mode() & (WORLD | STICKY) == WORLD).then(|| "everybody".to_owned()))
 }
 
-/// Whose it is, if neither root's nor ours.
+/// Owner, if it is a user other than root and us.
 fn foreign(found: &fs::Metadata) -> Option<String> {
     let owner = Uid::from_raw(found.uid());
     let name = || User::from_uid(owner).ok().flatten().map_or_else(|| owner.to_string(), |user| user.name);
     (!owner.is_root() && owner != geteuid()).then(|| format!("user {}", name()))
 }
 
-/// Who has put there what is at the path, if it was neither root nor we: everybody may do that in `/tmp` and the like.
-/// Elsewhere it is there, and whosever it is, because root wanted it so.
+/// Owner of a foreign entry in a directory that all users may write to, such as `/tmp`. Elsewhere an entry has its
+/// owner by root's intention.
 pub(super) fn planted_by(path: &Path) -> Option<String> {
     let everybody = fs::metadata(path.parent()?).is_ok_and(|parent| parent.mode() & WORLD != 0);
-    // A link's owner counts, not that of what it leads to.
+    // The owner of the link itself counts.
     fs::symlink_metadata(path).ok().filter(|_| everybody).and_then(|found| foreign(&found))
 }
 
@@ -81,7 +80,7 @@ mod tests {
         check(None);
         mode(0o775);
         check(None);
-        // Only root can give a directory away.
+        // Only root can change the owner of a directory.
         if geteuid().is_root() {
             chown(&dir, Some(4_000_000), None).expect("given away");
             check(Some(" can be changed by user 4000000"));

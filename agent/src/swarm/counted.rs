@@ -1,4 +1,4 @@
-//! How many tasks of a service are as they should be, from what a manager says of it. PURE.
+//! Counts the healthy tasks of a service, from a manager's data. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use muster_proto::{convert::as_line, model::SwarmService};
 
 use super::lives;
 
-/// The service and its tasks, counted. None: it has no number of tasks to keep up. That is so of global services and of
-/// jobs, and of services whose tasks Docker never starts again (`--restart-condition none`): what such a service has
-/// lost it never gets back, so nobody can wait for it.
+/// A service with its tasks counted. None: its number of tasks is variable. That applies to global services, to jobs,
+/// and to services whose tasks Docker never restarts (`--restart-condition none`): a lost task is lost for good, so
+/// waiting would be endless.
 pub(super) fn counted_of(service: Service, tasks: &[Task]) -> Option<SwarmService> {
     let (id, spec) = (service.id?, service.spec?);
-    // Without a number Docker wants one.
+    // Docker's default is one.
     let wanted = u32::try_from(spec.mode?.replicated?.replicas.unwrap_or(1)).unwrap_or(u32::MAX);
     let restart = spec.task_template.and_then(|template| template.restart_policy?.condition);
     if restart == Some(Restart::NONE) {
@@ -24,7 +24,7 @@ pub(super) fn counted_of(service: Service, tasks: &[Task]) -> Option<SwarmServic
     Some(SwarmService { running, name: as_line(&spec.name.unwrap_or(id)), wanted })
 }
 
-/// Does a task run, and is it to go on?
+/// Does a task run, and is it meant to continue?
 fn stays(task: &Task) -> bool {
     let running = Some(TaskState::RUNNING);
     task.desired_state == running && state(task) == running
@@ -34,8 +34,7 @@ fn state(task: &Task) -> Option<TaskState> {
     task.status.as_ref()?.state
 }
 
-/// The replicas that have done their work: one task of theirs has completed, and no other is there or to come. Nothing
-/// of them is missing.
+/// Number of finished replicas: one task has completed, and all others have ended. They count as present.
 fn completed<'a>(tasks: impl Iterator<Item = &'a Task>) -> usize {
     let mut slots: BTreeMap<i64, BTreeSet<bool>> = BTreeMap::new();
     for task in tasks.filter(|task| lives(task) || state(task) == Some(TaskState::COMPLETE)) {

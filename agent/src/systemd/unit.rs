@@ -1,4 +1,4 @@
-//! The transient unit of an attempt: its name, its properties, and what its end means. Pure data.
+//! Transient unit of an attempt: its name, its properties, and the meaning of its end. Pure data.
 
 use std::{ffi::OsStr, fmt, path::Path, time::Duration};
 
@@ -9,20 +9,22 @@ use crate::attempt::{AttemptKey, InvalidKey};
 
 const PREFIX: &str = "muster-item-";
 const SUFFIX: &str = ".service";
-/// Matches the units of all attempts.
+/// Pattern of the units of all attempts.
 pub(crate) const ALL: &str = "muster-item-*.service";
-/// exec-item ends the program itself when its time is up, with TERM and KILL; systemd only if exec-item hangs.
+/// Extra time of systemd's limit. exec-item itself ends the program at its time limit, with TERM and KILL; systemd acts
+/// only if exec-item hangs.
 const RUNTIME_MARGIN: Duration = Duration::from_secs(120);
-/// From systemd's TERM to its KILL, when the machine shuts down: time for exec-item to end the program and say so.
+/// Delay from systemd's TERM to its KILL at shutdown: time for exec-item to end the program and report it.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// `muster-item-<item>-<generation>-<attempt>.service`. An item's name is a DNS label, so that no character needs an
-/// escape and 115 of the 255 bytes are the most; the two numbers at the end are free of dashes, so that it reads back.
+/// `muster-item-<item>-<generation>-<attempt>.service`. An item's name is a DNS label, which is valid unescaped, and
+/// the unit's name has at most 115 of the 255 bytes. The two numbers at the end are free of dashes, so the name parses
+/// back.
 pub(crate) fn name(key: &AttemptKey) -> String {
     format!("{PREFIX}{}-{}-{}{SUFFIX}", key.item, key.generation, key.attempt)
 }
 
-/// The attempt that a unit is of.
+/// Attempt of a unit.
 pub(crate) fn key(name: &str) -> Result<AttemptKey, InvalidKey> {
     let inner = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX)).ok_or(InvalidKey)?;
     let mut parts = inner.rsplitn(3, '-');
@@ -32,10 +34,10 @@ pub(crate) fn key(name: &str) -> Result<AttemptKey, InvalidKey> {
     }
 }
 
-/// What systemd is told of an attempt. Neither params nor secrets: everybody can read the properties of a unit.
+/// Unit of an attempt. It omits params and secrets, because all users can read a unit's properties.
 pub(crate) struct Wanted<'a> {
     pub(crate) key: &'a AttemptKey,
-    /// `muster-agent`.
+    /// Path of `muster-agent`.
     pub(crate) program: &'a Path,
     pub(crate) args: [&'a OsStr; 2],
     pub(crate) stdout: &'a Path,
@@ -44,7 +46,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// As `StartTransientUnit` takes them. `agent`: the unit that is to be stopped before this one at shutdown.
+    /// Properties for `StartTransientUnit`. `agent`: the unit that stops before this one at shutdown.
     pub(crate) fn properties(&self, agent: &str) -> Vec<(String, OwnedVariant)> {
         let AttemptKey { item, generation, attempt } = self.key;
         let program = self.program.to_string_lossy().into_owned();
@@ -57,13 +59,13 @@ impl Wanted<'_> {
             ("Before", Variant::from(vec![agent.to_owned()])),
             ("Type", text("exec")),
             ("ExecStart", Variant::from(vec![(program, argv, false)])),
-            // Its end stays to be seen until the agent has recorded it.
+            // The end stays visible until the agent has recorded it.
             ("RemainAfterExit", Variant::from(true)),
-            // TERM is for exec-item, which ends the program; KILL is for whatever is left.
+            // TERM is for exec-item, which ends the program; KILL is for all remaining processes.
             ("KillMode", text("mixed")),
             ("TimeoutStopUSec", Variant::from(micros(STOP_TIMEOUT))),
             ("RuntimeMaxUSec", Variant::from(micros(self.timeout.saturating_add(RUNTIME_MARGIN)))),
-            // exec-item sees it in its memory events and goes on to tell.
+            // exec-item sees it in its memory events and stays alive to report it.
             ("OOMPolicy", text("continue")),
             ("StandardInput", text("null")),
             ("StandardOutputFile", path(self.stdout)),
@@ -78,47 +80,46 @@ impl Wanted<'_> {
 }
 
 fn micros(time: Duration) -> u64 {
-    // The largest number means infinity, in systemd too.
+    // The maximum means infinity, for systemd too.
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where a unit stands: properties `LoadState`, `ActiveState`, `SubState`, `Job`, `Conditions` and, of a service,
-/// `Result`.
+/// State of a unit: properties `LoadState`, `ActiveState`, `SubState`, `Job`, `Conditions` and, of a service, `Result`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnitState {
     pub(crate) load: String,
     pub(crate) active: String,
     pub(crate) sub: String,
     pub(crate) has_job: bool,
-    /// How often systemd has started it again by itself since somebody had it started.
+    /// Number of automatic restarts since the last requested start.
     pub(crate) restarts: u32,
     pub(crate) result: String,
-    /// Conditions (`ConditionPathExists=/x`) for which systemd left it as it was when it was last to start.
+    /// Unmet conditions (`ConditionPathExists=/x`) that made systemd skip the last start.
     pub(crate) unmet: Vec<String>,
 }
 
 impl UnitState {
-    /// Is it there?
+    /// Is its file loaded?
     pub(crate) fn is_loaded(&self) -> bool {
         self.load == "loaded"
     }
 
-    /// Active, with nothing asked of it.
+    /// Is it active, with no job pending?
     pub(crate) fn is_up(&self) -> bool {
         !self.has_job && self.active == "active"
     }
 
-    /// Neither active nor on its way there.
+    /// Is it down, with no job pending?
     pub(crate) fn is_down(&self) -> bool {
         !self.has_job && matches!(self.active.as_str(), "inactive" | "failed")
     }
 
-    /// It ran to a good end: a `oneshot` service.
+    /// Did it end successfully, as a `oneshot` service does?
     pub(crate) fn is_finished(&self) -> bool {
         !self.has_job && self.active == "inactive" && self.result == "success"
     }
 
-    /// It came to a bad end, and systemd does not try again.
+    /// Did it fail, with no restart by systemd pending?
     pub(crate) fn has_failed(&self) -> bool {
         self.is_down() && !self.is_finished()
     }
@@ -134,7 +135,7 @@ impl fmt::Display for UnitState {
     }
 }
 
-/// How a service ended: properties `Result`, `ExecMainCode` (a `CLD_…` of wait) and `ExecMainStatus`.
+/// End of a service: properties `Result`, `ExecMainCode` (a `CLD_…` of wait) and `ExecMainStatus`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceEnd {
     pub(crate) result: String,
@@ -142,22 +143,22 @@ pub(crate) struct ServiceEnd {
     pub(crate) status: i32,
 }
 
-/// What an end means for an attempt whose exec-item left no outcome.
+/// Meaning of an end for an attempt with a missing outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The whole unit was ended, for this reason: the attempt failed.
+    /// The whole unit was ended for this reason: the attempt failed.
     Ended(String),
-    /// Only this is known; how far the program came is not.
+    /// Only this is known; the program's progress is unknown.
     Unknown(String),
 }
 
 impl ServiceEnd {
-    /// Has systemd heard of the end?
+    /// Has systemd noticed the end?
     pub(crate) fn is_known(&self) -> bool {
         self.code != 0 || self.result != "success"
     }
 
-    /// For people.
+    /// Text for people.
     pub(crate) fn text(&self) -> String {
         match (self.result.as_str(), self.code) {
             ("oom-kill", _) => "the kernel ended it: out of memory".to_owned(),
@@ -171,7 +172,7 @@ impl ServiceEnd {
         }
     }
 
-    /// The verdict.
+    /// Meaning of this end.
     pub(crate) fn verdict(&self) -> Verdict {
         match self.result.as_str() {
             "oom-kill" | "timeout" | "watchdog" => Verdict::Ended(self.text()),

@@ -46,7 +46,7 @@ async fn a_playbook_gets_its_params_as_data() {
     assert_eq!(exit.message, "2 tasks ok, 2 changed something");
     let result: serde_json::Value = serde_json::from_str(&exit.result_json.expect("a result")).expect("JSON");
     assert_eq!((&result["failures"], &result["ignored"]), (&0.into(), &1.into()));
-    // Again: nothing is left to change but what always says so.
+    // Again: only the task that always reports a change does so.
     fs::remove_dir_all(site.attempt()).expect("removed");
     assert_eq!(site.run(&playbook(&site, &[("greeting", greeting)])).await.message, "2 tasks ok, 1 changed something");
 }
@@ -67,7 +67,7 @@ async fn a_task_that_fails_with_what_is_no_text_is_named() {
     assert_failed(&exit, "task \"break it\" failed: non-zero return code: disk ? broken");
 }
 
-/// Plays this text.
+/// Runs a playbook with this text.
 async fn play(site: &Site, playbook: &str) -> Exit {
     let path = site.path("site.yml");
     fs::write(&path, playbook).expect("a playbook");
@@ -81,7 +81,7 @@ async fn a_playbook_for_other_machines_has_not_run() {
     assert_eq!(exit.state, ItemState::Failed { exit_code: -1, retryable: false }, "{}", exit.output_tail);
     assert!(exit.message.starts_with("NoHostsMatched: "), "{}", exit.message);
     assert!(exit.message.ends_with("write `hosts: all` or `hosts: localhost`"), "{}", exit.message);
-    // One play of several that is for others is as it should be.
+    // A single play for other hosts is fine.
     fs::remove_dir_all(site.attempt()).expect("removed");
     let some =
         "- hosts: webservers\n  tasks: []\n- hosts: all\n  gather_facts: false\n  tasks:\n    - debug: {msg: hello}\n";
@@ -121,7 +121,7 @@ async fn a_secret_is_in_no_message_and_no_file_that_stays() {
 async fn modules_do_not_log_their_arguments_on_the_machine() {
     let site = Site::new();
     fs::create_dir(site.path("library")).expect("a directory");
-    // Ansible gives a module of this kind its arguments, and what it may do with them, in a file.
+    // Ansible passes the arguments of this kind of module, and its restrictions, in a file.
     let module = "#!/bin/sh\n# WANT_JSON\ncp \"$1\" \"$(sed 's/.*\"to\": \"\\([^\"]*\\)\".*/\\1/' \"$1\")\"\n\
                   echo '{\"changed\": false}'\n";
     fs::write(site.path("library/keep_arguments"), module).expect("a module");
@@ -186,7 +186,8 @@ async fn what_is_no_playbook_is_said() {
     }
 }
 
-/// Settings that notify, in a playbook whose tasks fail while these files are there. A handler leaves a line each time.
+/// Settings that notify handlers, in a playbook whose tasks fail while these files exist. A handler writes a line per
+/// run.
 fn hardening(site: &Site, between: &str) -> Request {
     let text = format!(
         r#"
@@ -212,7 +213,7 @@ fn hardening(site: &Site, between: &str) -> Request {
     site.request("ansible", &[("playbook", &path), ("site", dir.trim_end_matches('/')), ("whom", "them")])
 }
 
-/// Puts this in the place of all that the playbook does before it may break.
+/// Replaces everything that the playbook does before it may fail.
 fn instead_of_settings(site: &Site, tasks: &str) {
     let text = fs::read_to_string(site.path("site.yml")).expect("a playbook");
     let settings = text.find("    - name: settings").expect("there");
@@ -224,7 +225,7 @@ fn ran(site: &Site) -> String {
     fs::read_to_string(site.path("ran")).unwrap_or_default().replace('\n', "")
 }
 
-/// The next attempt at the same item.
+/// Selects the next attempt of the same item.
 fn again(request: &mut Request) {
     request.key.attempt += 1;
 }
@@ -265,7 +266,7 @@ async fn failed_handlers_run_in_the_next_attempt() {
 async fn handlers_of_a_killed_playbook_run_in_the_next_attempt() {
     let waits = "until test -e {{ site }}/go; do touch {{ site }}/waits; sleep 0.1; done";
     let slow = |first: &str| format!("    - name: slow\n      ansible.builtin.shell: \"{first}{waits}\"\n");
-    // In the middle of the task it has changed what it is to change, and Ansible does not know yet.
+    // In the middle, the task has made its change before Ansible knows of it.
     let within = "      args: {creates: \"{{ site }}/x\"}\n      \
                   notify: [\"restart {{ 'it' }}\", \"te{{ 'll' }} {{ whom }}\"]\n";
     for in_the_middle in [false, true] {
@@ -302,7 +303,7 @@ async fn a_handler_that_nothing_reaches_keeps_the_item_open() {
         "{}",
         exit.message
     );
-    // The playbook without that end, and without the task: no task notifies them, and they are run all the same.
+    // The playbook after the removal of the failing and the notifying task: the handlers still run.
     instead_of_settings(&site, "");
     again(&mut request);
     let exit = site.run(&request).await;
@@ -323,14 +324,14 @@ async fn handlers_of_an_earlier_content_are_not_lost() {
     fs::write(site.path("stuck"), "").expect("written");
     assert_eq!(site.run(&request).await.state, failed(2));
     rename_handler(&site);
-    // The same item cannot know that nothing has to be restarted any more, and says what to do.
+    // The obsolete restart is unknown to the same item, which reports what to do.
     again(&mut request);
     let exit = site.run(&request).await;
     assert_eq!((exit.state, ran(&site).as_str()), (failed(-1), "t"), "{}", exit.message);
     let left = "notified handlers did not run: restart it (";
     let next = "no handler of that name any more: restart it; put it back, or give the item another version";
     assert!(exit.message.starts_with(left) && exit.message.contains(next), "{}", exit.message);
-    // Another archive under the same version is another content.
+    // Another archive under the same version is different content.
     request.hash = ItemHash([1; 32]);
     again(&mut request);
     let exit = site.run(&request).await;
@@ -363,7 +364,7 @@ async fn vars_come_as_they_were_written() {
                    "level":"of the cluster"}"#;
     let path = path.display().to_string();
     let params = [("playbook", path.as_str()), ("_vars", vars), ("controlNodeIP", "10.0.0.7")];
-    // A machine's own param takes the place of a variable.
+    // A machine's own param overrides a variable.
     let exit = site.run(&site.request("ansible", &[&params[..], &[("level", "of the machine")]].concat())).await;
     assert_eq!(exit.state, ItemState::Succeeded, "{} {}", exit.message, exit.output_tail);
 }

@@ -1,4 +1,4 @@
-//! The bash runner: what a script sees, and what it must not.
+//! The bash runner: what a script sees, and what stays hidden from it.
 
 use muster_agent::attempt::Found;
 use muster_proto::model::{ItemInput, ItemState, SecretName};
@@ -11,7 +11,7 @@ async fn the_environment_is_clean() {
     let mut request = site.script("env | cut -d= -f1 | sort | tr '\\n' ' '");
     request.params.insert("node_ip".to_owned(), "10.0.0.7".to_owned());
     let exit = site.run_in(&request, &[("AGENT_ONLY", "secret"), ("BASH_ENV", "/dev/stdin")]).await;
-    // PWD, SHLVL and _ are bash's own.
+    // PWD, SHLVL and _ come from bash itself.
     let expected = "HOME LANG MUSTER_ATTEMPT MUSTER_CLUSTER MUSTER_GENERATION MUSTER_ITEM MUSTER_MACHINE \
                     MUSTER_PARAM_NODE_IP MUSTER_PHASE MUSTER_RESULT_FILE MUSTER_VERSION PATH PWD SHLVL _ ";
     assert_eq!(exit.output_tail, expected);
@@ -146,7 +146,7 @@ async fn the_tail_is_the_end_of_both_streams() {
     assert_eq!((exit.state, exit.output_tail.as_str()), (failed(1), "to out\nto err\n\u{fffd}\n"));
 }
 
-/// Prints a secret in the ways that programs have, each on a line of its own behind its name.
+/// Prints a secret in the encodings of common programs, each on its own line after a name.
 const LEAKS: &str = r#"
 file=$MUSTER_SECRET_DB_FILE; secret=$(cat "$file")
 line() { printf '%s: ' "$1"; shift; "$@"; echo; }

@@ -1,5 +1,5 @@
-//! The downloader inside exec-item: interrupted, resumed, and on a machine without CA certificates. What it makes of
-//! bad servers and archives is in the unit tests of runner/downloader and runner/archive.
+//! The downloader inside exec-item: interrupted, resumed, and on a machine without CA certificates. The unit tests of
+//! runner/downloader and runner/archive cover bad servers and archives.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ fn wanting(site: &Site, url: &str) -> Request {
     site.request("downloader", &[("url", url), ("sha256", SHA256), ("path", &path)])
 }
 
-/// Serves a first part, then nothing until it is let go; ranges are served whole.
+/// Serves a first part, then waits until it is released; serves ranges completely.
 fn halting(at: usize) -> (Web, Arc<(Mutex<bool>, Condvar)>) {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let closed = Arc::clone(&gate);

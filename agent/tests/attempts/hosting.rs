@@ -1,4 +1,4 @@
-//! exec-item: claims, outcomes, time limit, cancel, the end of the whole tree, and what its death leaves.
+//! exec-item: claims, outcomes, time limit, cancel, the end of the whole tree, and the state after its death.
 
 use std::{
     fs,
@@ -81,7 +81,7 @@ async fn an_exec_item_that_was_killed_leaves_it_lost_and_no_program() {
     assert_eq!(site.attempts.inspect(&request.key).expect("inspect"), Found::Lost);
 }
 
-/// They may hold a password.
+/// Proxies may contain a password.
 #[tokio::test]
 async fn proxies_of_a_killed_exec_item_are_removed() {
     let site = Site::new();
@@ -131,7 +131,7 @@ async fn an_exec_item_that_fails_says_why_nobody_knows_the_outcome() {
 #[tokio::test]
 async fn the_time_limit_ends_the_whole_tree() {
     let site = Site::new();
-    // A daemon that forks twice, opens its own session and ignores TERM, and a main program that does so too.
+    // A daemon that forks twice, opens its own session and ignores TERM, and a main program that also ignores TERM.
     let mut request = site.script(
         "trap '' TERM
          (setsid bash -c 'trap \"\" TERM; echo $$ > $SITE/daemon; while :; do sleep 1; done' &) &
@@ -160,7 +160,7 @@ async fn cancel_asks_first() {
     kill(exec_item_pid(&site.attempt()), Signal::SIGTERM).expect("cancelled");
     let Found::Exited(exit) = site.ended(&request).await else { panic!("recorded") };
     assert!(exit.state == failed(-1) && exit.message.starts_with("cancelled; last output: "), "{exit:?}");
-    // bash also says that its sleep was terminated, or not, depending on which of the two heard first.
+    // bash may also report that its sleep was terminated, depending on which of the two received the signal first.
     assert!(exit.output_tail.ends_with("cleaned up\n"), "{}", exit.output_tail);
     assert!(began.elapsed() < Duration::from_secs(10), "no need for KILL");
 }
@@ -219,7 +219,7 @@ async fn space_is_set_aside_for_the_outcome_and_given_back() {
     assert!(reserved.blocks() * 512 >= 160 * 1024, "{} blocks", reserved.blocks());
     fs::write(site.path("go"), "").expect("goes on");
     assert!(matches!(site.attempts.ended(&request.key).await, Ok(Found::Exited(_))));
-    // exec-item gives it back when nobody waits any more.
+    // exec-item releases it after the last waiter is gone.
     let taken = || fs::metadata(dir.join("exit")).expect("the outcome").blocks() * 512;
     until("the rest is given back", || (taken() <= 4096).then_some(())).await;
     assert!(!dir.join("reserve").exists());
@@ -228,11 +228,11 @@ async fn space_is_set_aside_for_the_outcome_and_given_back() {
 #[tokio::test]
 async fn what_it_leaves_in_its_directory_goes_with_it() {
     let site = Site::new();
-    // Nobody but root with all its powers can empty these; the agent's unit has none of them.
+    // Only root with all capabilities can empty these; the agent's unit lacks them.
     let exit = site.run(&site.script("mkdir -p a/b; touch a/b/c; chmod 0555 a/b; chown -R 1000 a; pwd")).await;
     assert!(exit.output_tail.ends_with("/work\n"), "{}", exit.output_tail);
     assert_eq!((exit.message.as_str(), site.attempt().join("work").exists()), ("exit status 0", false));
-    // The outcome is recorded whatever becomes of that.
+    // The outcome is recorded even if the cleanup fails.
     let site = Site::new();
     let exit = site.run(&site.script("mount -t tmpfs none . && cd / && exit 4")).await;
     let work = site.attempt().join("work").display().to_string();
@@ -253,7 +253,7 @@ async fn what_is_barred_never_begins() {
     assert!(site.attempts.bar(&request.key).expect("barred"), "there is nothing to begin with");
     site.attempts.create(&request, &[]).expect("create");
     assert!(site.attempts.bar(&request.key).expect("barred"));
-    // Whoever was asked to host it comes late.
+    // A late exec-item.
     let mut late = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
     let late = late.arg("exec-item").arg(site.attempt()).stdout(Stdio::null()).status().expect("run");
     assert_eq!((late.code(), site.path("effects").exists()), (Some(3), false));
@@ -298,7 +298,7 @@ async fn the_agent_may_go_away_meanwhile() {
     nix::unistd::mkfifo(&site.path("go"), nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
     site.start(&request).await;
     site.told_pid("pid").await;
-    // Another instance knows only the directory, as a restarted agent does.
+    // Another instance knows only the directory, like a restarted agent.
     let program = env!("CARGO_BIN_EXE_muster-agent").into();
     let restarted = muster_agent::attempt::Attempts::open(&site.path(""), program, muster_agent::host::Host::Processes)
         .expect("open");
@@ -311,11 +311,11 @@ async fn the_agent_may_go_away_meanwhile() {
     assert_eq!(exit.output_tail, "got on\n");
 }
 
-/// A cgroup with little memory, which goes with it.
+/// A cgroup with little memory, removed on drop.
 struct Scarce(PathBuf);
 
 impl Scarce {
-    /// Of either version of cgroups. Root's to make.
+    /// Creates one, for either version of cgroups. Needs root.
     fn new(bytes: u64) -> Self {
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (root, limit) =
@@ -326,14 +326,14 @@ impl Scarce {
         let dir = root.join(format!("muster-test-{}", std::process::id()));
         fs::create_dir(&dir).expect("a cgroup");
         fs::write(dir.join(limit), bytes.to_string()).expect("a limit");
-        // Where there is swap, it does not count as memory.
+        // Disables swap, if there is any.
         for (swap, bytes) in [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)] {
             let _ = fs::write(dir.join(swap), bytes.to_string());
         }
         Self(dir)
     }
 
-    /// Where its kills are counted.
+    /// File that counts its OOM kills.
     fn events(&self) -> PathBuf {
         let v1 = self.0.join("memory.oom_control");
         if v1.exists() { v1 } else { self.0.join("memory.events") }
@@ -350,7 +350,7 @@ impl Drop for Scarce {
 async fn an_item_that_eats_the_memory_does_not_take_its_host_with_it() {
     let site = Site::new();
     let scarce = Scarce::new(64 * 1024 * 1024);
-    // Each of them is smaller than exec-item: by size alone it would be the first to go.
+    // Each of them is smaller than exec-item, which by size alone would be killed first.
     let hog = "x=$(head -c 200000 /dev/zero | tr '\\0' x); sleep 1000";
     let events = scarce.events();
     let script = format!("until grep -q '^oom_kill [1-9]' {}; do ({hog}) & sleep 0.01; done; exit 3", events.display());
@@ -367,8 +367,8 @@ async fn an_item_that_eats_the_memory_does_not_take_its_host_with_it() {
     assert!(exit.message.contains("out of memory: the kernel killed "), "{exit:?}");
 }
 
-/// A file system too small for what an attempt sets aside is mounted over its directory, in a mount namespace of
-/// exec-item's own: the agent sees that it never began.
+/// In exec-item's own mount namespace, a file system that is too small for the reserve covers the attempt's directory.
+/// The agent sees that the attempt never began.
 #[tokio::test]
 async fn attempt_without_room_has_not_begun() {
     let site = Site::new();
@@ -392,6 +392,6 @@ async fn attempt_without_room_has_not_begun() {
     assert!(error.is_full() && matches!(error, AttemptError::NoRoom { .. }), "{error}");
     assert!(error.to_string().contains("No space left on device"), "{error}");
     assert_eq!(attempts.inspect(&request.key).expect("a record"), Found::NotStarted);
-    // There is room again: the same attempt.
+    // There is space again: the same attempt runs.
     assert!(matches!(site.run(&request).await.state, ItemState::Succeeded));
 }

@@ -1,4 +1,4 @@
-//! Attempts as the agent makes them: the real binary as exec-item, real programs, real files, a real HTTP server.
+//! Attempts end to end: the real binary as exec-item, real programs, real files, a real HTTP server.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "that is how tests fail")]
 

@@ -1,6 +1,6 @@
-//! The runner `mke` on a Docker Engine of its own, with a stand-in for MKE's image: MKE cannot be had without a
-//! licence. The stand-in says what it was told and ends; what MKE would do then, the test does. Where no Docker Engine
-//! answers, there is nothing to try it on, and the test says so.
+//! The runner `mke` on a separate Docker Engine, with a stand-in for MKE's image, because MKE requires a licence. The
+//! stand-in prints its arguments and ends; the test itself performs MKE's further actions. If Docker is not running,
+//! the test is skipped with a note.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::site::{Site, failed, until};
 
 const SOCKET: &str = "/var/run/docker.sock";
-/// Says what it was told, and ends as `--exit-N` says. As `serve` it stays, as ucp-proxy does.
+/// Prints its arguments and exits with N for `--exit-N`. As `serve` it keeps running, like ucp-proxy.
 const STAND_IN: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ int main(int count, char **args) {
 }
 "#;
 
-/// A Docker Engine with nothing in it but the stand-in; its containers go with it.
+/// A Docker Engine that has only the stand-in; its containers are removed with it.
 struct Engine {
     dir: tempfile::TempDir,
     daemon: Child,
@@ -54,7 +54,7 @@ impl Engine {
         let path = |name: &str| dir.path().join(name);
         fs::write(path("daemon.json"), "{}").expect("a file");
         let log = fs::File::create(path("log")).expect("a file");
-        // In a network of its own: it takes away the bridge of whatever engine runs here already.
+        // In a separate network namespace, because it would remove the bridge of an engine that already runs here.
         let alone = "ip link set lo up && exec dockerd \"$@\"";
         let daemon = Command::new("unshare")
             .args(["--net", "sh", "-c", alone, "dockerd"])
@@ -88,7 +88,7 @@ impl Engine {
         assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Images by these names, all of them the stand-in.
+    /// Creates images of these names, all with the stand-in.
     fn have_images(&self, names: &[&str]) {
         let source = self.path("ucp.c");
         fs::write(&source, STAND_IN).expect("a file");
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// As MKE does it at the end of an installation or an upgrade.
+    /// Acts as MKE at the end of an installation or an upgrade.
     fn proxy_comes(&self, version: &str) {
         let image = format!("mirantis/ucp-proxy:{version}");
         self.run(&["run", "--detach", "--name", "ucp-proxy", "--network", "none", &image, "serve"]);
@@ -116,7 +116,7 @@ impl Engine {
         self.run(&["rm", "--force", "ucp-proxy"]);
     }
 
-    /// Begins an attempt whose Docker Engine is this one.
+    /// Begins an attempt that uses this Docker Engine.
     async fn begin(&self, site: &Site, request: &Request) {
         site.attempts.create(request, &[]).expect("create");
         let join = format!("mount --bind \"$0\" {SOCKET} && exec \"$@\"");
@@ -141,7 +141,7 @@ impl Drop for Engine {
     }
 }
 
-/// MKE's controller: answers every request with the status it is told.
+/// MKE's controller: answers every request with the set status.
 struct Controller {
     port: u16,
     status: Arc<AtomicU16>,
@@ -183,7 +183,7 @@ impl Controller {
         self.status.store(if is_well { 200 } else { 503 }, Ordering::SeqCst);
     }
 
-    /// Waits until it was asked twice more: what it said before has been looked at.
+    /// Waits for two more requests: the earlier answers have been processed by then.
     async fn is_asked(&self) {
         let wanted = self.answered.load(Ordering::SeqCst) + 2;
         until("the controller is asked", || (self.answered.load(Ordering::SeqCst) >= wanted).then_some(())).await;
@@ -211,14 +211,14 @@ fn is_running(site: &Site, request: &Request) -> bool {
 #[tokio::test]
 async fn mke_is_there_when_its_proxy_and_its_controller_say_so() {
     if !Path::new(SOCKET).exists() {
-        // Past what holds back the output of tests that pass: this one passes without having tested anything.
+        // Bypass the capture of passing tests' output: this one was skipped.
         writeln!(std::io::stderr(), "NOT TESTED: the runner mke, for no Docker Engine runs here (no {SOCKET})").ok();
         return;
     }
     let (engine, controller) = (Engine::start().await, Controller::start().await);
     engine.have_images(&["mirantis/ucp:1", "mirantis/ucp:2", "mirantis/ucp-proxy:1", "mirantis/ucp-proxy:2"]);
 
-    // Installed; its run ends well before MKE is there.
+    // Installed; its run ends successfully before MKE is ready.
     let site = Site::new();
     let install = request(&site, &controller, "install", "1", "--san a.example");
     engine.begin(&site, &install).await;
@@ -231,7 +231,7 @@ async fn mke_is_there_when_its_proxy_and_its_controller_say_so() {
     assert_eq!((&exit.state, exit.message.as_str()), (&ItemState::Succeeded, "MKE 1 runs and is healthy"), "{exit:?}");
     assert!(exit.output_tail.contains("stand-in: install --san a.example, as admin\n"), "{}", exit.output_tail);
 
-    // Again, with the same credentials: found, and not run.
+    // Again, with the same credentials: it is found and skipped.
     let site = Site::new();
     let install = request(&site, &controller, "install", "1", "");
     engine.begin(&site, &install).await;
@@ -240,7 +240,7 @@ async fn mke_is_there_when_its_proxy_and_its_controller_say_so() {
     assert!(exit.output_tail.starts_with("MKE runs here already\n"), "{}", exit.output_tail);
     assert!(!exit.output_tail.contains("stand-in"), "{}", exit.output_tail);
 
-    // Upgraded: the run ends well, and the old controller answers as before.
+    // Upgraded: the run ends successfully, and the old controller still answers.
     engine.run(&["swarm", "init", "--advertise-addr=127.0.0.1:2377", "--listen-addr=127.0.0.1:2377"]);
     let site = Site::new();
     let upgrade = request(&site, &controller, "upgrade", "2", "");
@@ -253,7 +253,7 @@ async fn mke_is_there_when_its_proxy_and_its_controller_say_so() {
     assert_eq!((&exit.state, exit.message.as_str()), (&ItemState::Succeeded, "MKE 2 runs and is healthy"), "{exit:?}");
     assert!(exit.output_tail.contains("--manual-worker-upgrade, as admin\n"), "{}", exit.output_tail);
 
-    // One that fails is not followed by a wait.
+    // A failed run ends the item at once.
     let site = Site::new();
     let back = request(&site, &controller, "upgrade", "1", "--exit-7");
     engine.begin(&site, &back).await;
@@ -261,7 +261,7 @@ async fn mke_is_there_when_its_proxy_and_its_controller_say_so() {
     assert_eq!(exit.state, failed(7), "{exit:?}");
     assert!(exit.message.starts_with("MkeFailed: `upgrade` ended with status 7"), "{}", exit.message);
 
-    // A manager that joined: MKE comes by itself, and a second installation would fail.
+    // A manager that joined: MKE installs itself, and a second installation would fail.
     engine.proxy_goes();
     engine.run(&["service", "create", "--detach", "--name", "ucp-agent", "mirantis/ucp:2", "serve"]);
     let site = Site::new();

@@ -1,4 +1,4 @@
-//! Output: capped on disk, whole up to there, followed live.
+//! Output: capped on disk, complete up to the cap, followed live.
 
 use std::{fs, time::Duration};
 
@@ -61,7 +61,7 @@ async fn a_tail_begins_before_the_end() {
 async fn a_follower_keeps_up_across_the_rotation() {
     let site = Site::new();
     nix::unistd::mkfifo(&site.path("go"), nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
-    // The first file is full to the last line but one; the reader holds it open while it is rotated away.
+    // The first file lacks one line to be full; the reader holds it open during the rotation.
     let request = site.script("seq -f '%063.0f' 131071; read line < $SITE/go; seq -f '%063.0f' 131072 131080");
     site.start(&request).await;
     let mut reader = site.attempts.output(&request.key, None);

@@ -1,4 +1,4 @@
-//! A state directory of its own for each test, and short ways to run things in it.
+//! A separate state directory for each test, and helpers to run items in it.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use muster_agent::{
 use muster_proto::model::{ClusterName, Generation, ItemHash, ItemName, ItemState, MachineId, MachineName, Phase};
 use nix::{sys::signal::kill, unistd::Pid};
 
-/// Nothing in these tests takes this long unless it hangs.
+/// Timeout of all waits; only a hang takes this long.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Site {
@@ -35,7 +35,7 @@ impl Site {
         Self { dir, attempts }
     }
 
-    /// A place for the files of the test.
+    /// Path of a test's file.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -65,7 +65,7 @@ impl Site {
         }
     }
 
-    /// A script, with `$SITE` as the test's directory in front of it.
+    /// A script that starts by setting `$SITE` to the test's directory.
     pub(crate) fn script(&self, text: &str) -> Request {
         self.request("bash", &[("script", &format!("SITE={}\n{text}", self.dir.path().display()))])
     }
@@ -88,7 +88,7 @@ impl Site {
         }
     }
 
-    /// Runs it to its end without the agent between, with this environment around it.
+    /// Runs it to its end directly, without the agent, in this environment.
     pub(crate) async fn run_in(&self, request: &Request, environment: &[(&str, &str)]) -> Exit {
         self.attempts.create(request, &[]).expect("create");
         let mut exec_item = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
@@ -100,7 +100,7 @@ impl Site {
         }
     }
 
-    /// Waits until the program has written this file whole, and reads it.
+    /// Waits until the program has written this file completely, and reads it.
     pub(crate) async fn told(&self, name: &str) -> String {
         let path = self.path(name);
         until(&format!("{name} is written"), || {
@@ -115,7 +115,7 @@ impl Site {
     }
 }
 
-/// Waits for a condition, with a deadline.
+/// Waits for a condition, with a timeout.
 pub(crate) async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -133,7 +133,7 @@ pub(crate) fn is_gone(pid: Pid) -> bool {
     kill(pid, None).is_err() || stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
-/// The process that hosts an attempt: the one that holds its lock, as /proc/locks has it.
+/// Process that hosts an attempt, found by its command line.
 pub(crate) fn exec_item_pid(attempt: &Path) -> Pid {
     let wanted = [b"exec-item\0", attempt.as_os_str().as_encoded_bytes(), b"\0"].concat();
     let pid = fs::read_dir("/proc").expect("/proc").flatten().find_map(|entry| {

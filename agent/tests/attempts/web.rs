@@ -1,4 +1,4 @@
-//! A small web server whose every answer is up to the test. Used by the unit tests of the downloader too.
+//! A small web server whose answers the test defines. The unit tests of the downloader use it too.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-/// The headers of one request, their names in lower case.
+/// Headers of one request, with names in lower case.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     headers: Vec<(String, String)>,
@@ -18,7 +18,7 @@ impl Asked {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// Where the wanted range begins.
+    /// Start of the requested range.
     pub(crate) fn from(&self) -> Option<usize> {
         self.header("range")?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
     }
@@ -30,7 +30,7 @@ pub(crate) struct Web {
 }
 
 impl Web {
-    /// Answers each request by `answer`, which writes to the connection; it is closed afterwards.
+    /// Answers each request by `answer`, which writes to the connection; then closes it.
     pub(crate) fn new(answer: impl Fn(&Asked, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -45,7 +45,7 @@ impl Web {
         Self { address, asked }
     }
 
-    /// Serves this file, ranges and all.
+    /// Serves this file, with ranges.
     pub(crate) fn file(body: Vec<u8>) -> Self {
         Self::new(move |asked, stream| send_file(stream, asked, &body))
     }
@@ -58,7 +58,7 @@ impl Web {
         self.address.to_string()
     }
 
-    /// Every request so far.
+    /// All requests so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().expect("not poisoned").clone()
     }
@@ -76,13 +76,13 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&Asked, &mut TcpStream), log: &M
     answer(&asked, &mut stream);
 }
 
-/// An answer with its own headers; a client that hung up is no matter.
+/// Sends an answer with extra headers; ignores a client that hung up.
 pub(crate) fn send(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) {
     let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}\r\n");
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
 }
 
-/// The whole of a file, or the range that was asked for.
+/// Sends a whole file, or the requested range.
 pub(crate) fn send_file(stream: &mut TcpStream, asked: &Asked, body: &[u8]) {
     match asked.from() {
         None => send(stream, "200 OK", &format!("Content-Length: {}\r\n", body.len()), body),
@@ -98,7 +98,7 @@ pub(crate) fn send_file(stream: &mut TcpStream, asked: &Asked, body: &[u8]) {
     }
 }
 
-/// The beginning of a file, announced as the whole.
+/// Sends the start of a file, with the length of the whole.
 pub(crate) fn send_cut(stream: &mut TcpStream, body: &[u8], at: usize) {
     send(stream, "200 OK", &format!("Content-Length: {}\r\n", body.len()), &body[..at]);
 }

@@ -1,4 +1,4 @@
-//! What operators type.
+//! The command line.
 
 use std::{
     fs,
@@ -43,7 +43,7 @@ async fn a_ledger_is_reset_and_an_identity_kept() {
     let mut coordinator = Coordinator::start(Traits::default()).await;
     let machine = Machine::enrolled(&coordinator).await;
     let mut agent = machine.run();
-    // Kept: an agent whose session ends dials again, and that session would be taken for the next agent's.
+    // Keep the session open: otherwise the agent reconnects, and that session would be mistaken for the next agent's.
     let session = coordinator.welcomed(1).await;
     let first = session.hello.ledger_id;
     let busy = machine.command_with(&["ledger", "reset", "--keep-identity"], "").await;
@@ -62,7 +62,7 @@ async fn a_ledger_is_reset_and_an_identity_kept() {
     assert_eq!(hello.name.as_str(), "worker-1");
 }
 
-/// Such variables are meant for other programs: they must not keep the agent from starting.
+/// Such variables are meant for other programs: the agent must start despite them.
 #[tokio::test]
 async fn unusable_proxy_of_the_environment_is_ignored() {
     let mut coordinator = Coordinator::start(Traits::default()).await;
@@ -98,7 +98,7 @@ async fn state_directory_of_others_is_refused() {
     mode(&attempts, 0o777);
     refused(format!("`chmod o-w {}`", attempts.display())).await;
     fs::remove_dir(&attempts).expect("removed");
-    // On another disk, by a link that nobody else can have made.
+    // On another disk, through a link that only its owner can have created.
     fs::rename(&state, &moved).expect("moved");
     symlink(&moved, &state).expect("a link");
     let reset = machine.command_with(&["ledger", "reset", "--keep-identity"], "").await;
@@ -107,7 +107,7 @@ async fn state_directory_of_others_is_refused() {
     refused(format!("`rm {}`", state.display())).await;
 }
 
-/// `muster-agent … | head -1`: whoever reads it has seen enough.
+/// `muster-agent … | head -1`: the reader may stop early.
 #[test]
 fn nobody_has_to_read_all_of_an_answer() {
     for command in ["version", "completion"] {

@@ -1,4 +1,4 @@
-//! A coordinator that does what the test says, message by message. TLS, certificates and gRPC are real.
+//! A coordinator that the test controls message by message. TLS, certificates and gRPC are real.
 
 use std::{
     collections::BTreeSet,
@@ -45,20 +45,20 @@ use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Nothing here takes this long unless it hangs.
+/// Timeout of all waits; only a hang takes this long.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) const SECRET: &str = "s3cret-of-the-token";
 pub(crate) const MACHINE_ID: &str = "a0e1b2c3-0000-4000-8000-0000000000aa";
 
-/// How the played coordinator differs from a good one.
+/// Deviations of the simulated coordinator from a good one.
 #[derive(Clone, Copy)]
 pub(crate) struct Traits {
     pub(crate) certificate_life: Duration,
-    /// Enrolment makes certificates that have run out.
+    /// Enrolment issues expired certificates.
     pub(crate) issues_expired: bool,
-    /// Its own certificate is valid in the past only.
+    /// Its own certificate has expired.
     pub(crate) out_of_date: bool,
-    /// What it answers to the first enrolment does not arrive.
+    /// Its answer to the first enrolment is lost.
     pub(crate) first_answer_lost: bool,
 }
 
@@ -80,15 +80,15 @@ pub(crate) struct Coordinator {
     sessions: mpsc::Receiver<Session>,
 }
 
-/// What was asked of the Enrollment service.
+/// Calls of the Enrollment service.
 #[derive(Default)]
 pub(crate) struct Calls {
     pub(crate) enroll: AtomicU32,
-    /// The public keys that enrolments asked with.
+    /// Public keys of the enrolment requests.
     pub(crate) keys: Mutex<Vec<Vec<u8>>>,
     pub(crate) renew: AtomicU32,
     pub(crate) renew_expired: AtomicU32,
-    /// Of the secret `db`; None: refused.
+    /// Value of the secret `db`; None: refused.
     pub(crate) secret: Mutex<Option<Vec<u8>>>,
 }
 
@@ -209,7 +209,7 @@ impl Coordinator {
         timeout(DEADLINE, self.sessions.recv()).await.expect("a session in time").expect("a session")
     }
 
-    /// The next session, welcomed.
+    /// The next session, after its welcome.
     pub(crate) async fn welcomed(&mut self, epoch: u64) -> Session {
         let mut session = self.session().await;
         session.welcome(epoch).await;
@@ -289,7 +289,7 @@ impl AgentLink for Service {
 
 pub(crate) struct Session {
     pub(crate) hello: Hello,
-    /// Acknowledge events as they come?
+    /// Acknowledge events as they arrive?
     pub(crate) acks: bool,
     inbound: Streaming<AgentMessage>,
     out: mpsc::Sender<Result<CoordinatorMessage, Status>>,
@@ -300,7 +300,7 @@ impl Session {
         self.welcome_to(epoch, "", "").await;
     }
 
-    /// A welcome that says how the InternalIP is chosen.
+    /// Sends a welcome that says how to choose the InternalIP.
     pub(crate) async fn welcome_to(&mut self, epoch: u64, interface: &str, cidr: &str) {
         let (interface, cidr) = (interface.to_owned(), cidr.to_owned());
         let (heartbeat_interval_ms, cluster) = (200, "edge".to_owned());
@@ -309,7 +309,7 @@ impl Session {
         self.acks = true;
     }
 
-    /// Ends the stream with these words.
+    /// Ends the stream with this status.
     pub(crate) async fn end(self, status: Status) {
         self.out.send(Err(status)).await.expect("a session");
     }
@@ -331,7 +331,7 @@ impl Session {
         self.send(ToAgent::Assignment((&assignment).into())).await;
     }
 
-    /// The next message that `wanted` makes something of; None = the stream has ended.
+    /// The next message for which `wanted` returns a value; None = the stream has ended.
     pub(crate) async fn next<T>(&mut self, mut wanted: impl FnMut(FromAgent) -> Option<T>) -> Option<T> {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         loop {

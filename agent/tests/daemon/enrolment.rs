@@ -1,4 +1,4 @@
-//! Getting and keeping an identity.
+//! Enrolment and renewal of an identity.
 
 use std::{os::unix::fs::PermissionsExt, sync::atomic::Ordering, time::Duration};
 
@@ -98,7 +98,7 @@ async fn a_renewed_certificate_that_cannot_be_saved_is_used_all_the_same() {
     let machine = Machine::enrolled(&coordinator).await;
     let _agent = machine.run();
     let _first = coordinator.welcomed(1).await;
-    // What is to take its place cannot be laid over a directory.
+    // Replacing a directory by a file fails.
     let path = machine.state().join("identity.json");
     std::fs::remove_file(&path).expect("removed");
     std::fs::create_dir_all(path.join("in-the-way")).expect("made");

@@ -1,4 +1,4 @@
-//! What the machine is, as the coordinator hears of it.
+//! Facts about the machine, as the coordinator receives them.
 
 use muster_proto::{model::HostFacts, wire::agent_message::Body as FromAgent};
 use tokio::time::timeout;
@@ -13,7 +13,7 @@ async fn facts(session: &mut Session) -> HostFacts {
     HostFacts::try_from(facts.expect("facts")).expect("sound ones")
 }
 
-/// A machine that was renamed, and whose document says which address it has in the cluster.
+/// A renamed machine whose document defines its address in the cluster.
 #[tokio::test]
 async fn what_changed_is_told_and_nothing_else_is() {
     let mut coordinator = Coordinator::start(Traits::default()).await;
@@ -31,7 +31,7 @@ async fn what_changed_is_told_and_nothing_else_is() {
     };
     assert_eq!(told, expected);
 
-    // With the next session it says so from the start; an address that fits nothing is none.
+    // The next session sends them from the start; a choice that matches no address yields none.
     session.end(tonic::Status::aborted("SessionReplaced: for the test")).await;
     let mut session = coordinator.session().await;
     assert_eq!(session.hello.facts, told, "the choice is kept");
@@ -39,7 +39,7 @@ async fn what_changed_is_told_and_nothing_else_is() {
     assert_eq!(facts(&mut session).await, HostFacts { internal_ip: None, ..told.clone() });
     session.end(tonic::Status::aborted("SessionReplaced: for the test")).await;
 
-    // What did not change is not told, however often it is looked at; what changes in the middle of a session is.
+    // Only changed facts are sent again, also during a session.
     let mut session = coordinator.session().await;
     session.welcome_to(1, "lo", "192.0.2.0/24").await;
     let mut told = session.hello.facts.clone();
@@ -53,7 +53,7 @@ async fn what_changed_is_told_and_nothing_else_is() {
     nothing_is_told_twice(&mut session, &mut told).await;
 }
 
-/// For five heartbeats, in which it is looked a score of times. Others may change this computer's addresses meanwhile.
+/// Checks five heartbeats, with about twenty readings of facts. This computer's addresses may change meanwhile.
 async fn nothing_is_told_twice(session: &mut Session, told: &mut HostFacts) {
     let mut beats = 0;
     let beaten = session.next(|body| match body {

@@ -1,4 +1,4 @@
-//! A ledger that was put back, and what beside it proves that.
+//! A ledger restored from an older copy, and the evidence of that.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ async fn ledger_put_back_stays_behind_after_a_restart() {
     fs::remove_dir_all(machine.state().join("attempts")).expect("removed");
     for epoch in [2, 3] {
         agent = machine.run();
-        // A newer epoch moves the ledger on, but what ran before is not in it yet.
+        // A newer epoch advances the ledger, but it still lacks the earlier run.
         session = coordinator.welcomed(epoch).await;
         let (reason, message) = blocked(&mut session).await;
         assert_eq!(reason, "LedgerBehind", "{message}");
@@ -47,7 +47,7 @@ async fn ledger_put_back_stays_behind_after_a_restart() {
 async fn half_removed_attempt_proves_nothing() {
     let mut coordinator = Coordinator::start(Traits::default()).await;
     let machine = Machine::enrolled(&coordinator).await;
-    // Its request went first when a crash stopped the removal: nobody can tell whose it was.
+    // A crash interrupted the removal after its request was deleted: its owner is unknown.
     let left = machine.state().join("attempts/old.9.1");
     fs::create_dir_all(&left).expect("a directory");
     fs::write(left.join("claim"), "").expect("a claim");

@@ -1,4 +1,4 @@
-//! A machine: a state directory, and `muster-agent` run in it.
+//! A machine: a state directory with a `muster-agent` process.
 
 use std::{path::PathBuf, process::Stdio};
 
@@ -14,7 +14,7 @@ pub(crate) struct Machine {
     dir: tempfile::TempDir,
 }
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -47,19 +47,19 @@ impl Machine {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_muster-agent"));
         command.args(args).arg("--state-dir").arg(self.state()).kill_on_drop(true);
-        // Whoever runs these tests may be a service itself.
+        // The test process may itself run in a service.
         for of_service in ["INVOCATION_ID", "RUNTIME_DIRECTORY", "NOTIFY_SOCKET"] {
             command.env_remove(of_service);
         }
         command
     }
 
-    /// Runs a command to its end, `stdin` on its standard input.
+    /// Runs a command to its end with `stdin` as its standard input.
     pub(crate) async fn command_with(&self, args: &[&str], stdin: &str) -> Ended {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("spawned");
-        // A command that reads no input may be gone already.
+        // A command that ignores its input may have ended already.
         child.stdin.take().expect("a pipe").write_all(stdin.as_bytes()).await.ok();
         let output = timeout(DEADLINE, child.wait_with_output()).await.expect("in time").expect("an end");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -76,7 +76,7 @@ impl Machine {
         self.run_with(&[])
     }
 
-    /// Starts the daemon with these environment variables besides.
+    /// Starts the daemon with additional environment variables.
     pub(crate) fn run_with(&self, environment: &[(&str, &str)]) -> Child {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).expect("a log");
         let mut command = self.command(&["run"]);
@@ -92,7 +92,7 @@ impl Machine {
         command.kill_on_drop(true).stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("spawned")
     }
 
-    /// Starts the daemon with a hostname of its own, which [`rename`] changes; it looks at its facts all the time.
+    /// Starts the daemon with its own hostname, which [`rename`] changes; it reads its facts continuously.
     pub(crate) fn run_as(&self, hostname: &str) -> Child {
         let log = std::fs::File::create(self.path("log")).expect("a log");
         let mut command = Command::new("unshare");
@@ -110,7 +110,7 @@ impl Machine {
     }
 }
 
-/// Gives the machine of an agent that [`Machine::run_as`] started another hostname.
+/// Changes the hostname of an agent that [`Machine::run_as`] started.
 pub(crate) async fn rename(agent: &Child, hostname: &str) {
     let pid = agent.id().expect("it runs").to_string();
     let mut command = Command::new("nsenter");

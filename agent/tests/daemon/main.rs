@@ -1,4 +1,4 @@
-//! The real `muster-agent` as operators run it, over mTLS on loopback, against a coordinator that the test plays.
+//! The real `muster-agent` in normal operation, over mTLS on loopback, against a coordinator that the test simulates.
 #![expect(clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod cli;

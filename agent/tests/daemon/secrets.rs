@@ -1,5 +1,5 @@
-//! Secrets on a machine: waited for, handed to the program as files, gone with it whatever happens, and in nothing that
-//! the agent keeps or says.
+//! Secrets on a machine: awaited, passed to the program as files, removed with it in all cases, and absent from
+//! everything that the agent stores or prints.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ use crate::{
 
 const VALUE: &str = "hunter2-canary-value";
 
-/// A script that refers to the secret `db`: tells what it sees, and goes on when the file `go` is there.
+/// A script that uses the secret `db`: it prints what it sees, and continues when the file `go` exists.
 fn secretive(machine: &Machine) -> AssignedItem {
     let (seen, go) = (machine.path("seen"), machine.path("go"));
     let mut item = script(
@@ -49,7 +49,7 @@ pub(crate) async fn blocked(session: &mut Session) -> (String, String) {
     body.map(|blocked| (blocked.reason, blocked.message)).expect("a block")
 }
 
-/// Files below `dir` that hold the value, and processes that show it.
+/// Files below `dir` that contain the value, and processes that show it.
 fn places(dir: &Path) -> Vec<PathBuf> {
     let holds = |path: &Path| {
         let bytes = fs::read(path).unwrap_or_default();
@@ -85,7 +85,7 @@ fn exec_item_pid(machine: &Machine) -> Pid {
     pid.expect("an exec-item")
 }
 
-/// A machine whose item runs with its secret. The value lies in two files then.
+/// A machine with a running item that uses its secret. Two files then contain the value.
 async fn running(coordinator: &mut Coordinator) -> (Machine, tokio::process::Child, Session) {
     *coordinator.calls.secret.lock().expect("whole") = Some(format!("{VALUE}\n").into_bytes());
     let machine = Machine::enrolled(coordinator).await;

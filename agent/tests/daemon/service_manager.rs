@@ -1,4 +1,4 @@
-//! What a service manager hears of the agent, on a real notify socket.
+//! Notifications of the agent to the service manager, on a real notify socket.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     machine::Machine,
 };
 
-/// The other end of `NOTIFY_SOCKET`.
+/// The receiving end of `NOTIFY_SOCKET`.
 struct ServiceManager {
     socket: UnixDatagram,
     heard: VecDeque<String>,
@@ -28,7 +28,7 @@ impl ServiceManager {
         (Self { socket, heard: VecDeque::new() }, machine.run_with(&environment))
     }
 
-    /// The next line that begins so; lines before it are passed over.
+    /// The next line with this prefix; skips other lines.
     async fn next(&mut self, begins: &str) -> String {
         let mut passed = Vec::new();
         let found = timeout(DEADLINE, async {
@@ -74,14 +74,14 @@ async fn a_service_manager_hears_when_it_is_ready_and_what_it_is_at() {
     assert_eq!(timeout(DEADLINE, agent.wait()).await.expect("in time").expect("an end").code(), Some(0));
 }
 
-/// The engine reads the outcome of an attempt; from a pipe into which nobody writes it reads for ever.
+/// The engine reads the outcome of an attempt; on a pipe that has no writer it blocks for ever.
 #[tokio::test]
 async fn a_wedged_engine_does_not_feed_the_watchdog() {
     const WATCHDOG_MS: u64 = 600;
     let mut coordinator = Coordinator::start(Traits::default()).await;
     let machine = Machine::enrolled(&coordinator).await;
     let (mut manager, _agent) = ServiceManager::start(&machine, Some(WATCHDOG_MS));
-    // Heard all the while: an agent whose news nobody takes waits in the kernel.
+    // Read continuously: with a full socket, the agent would block in the kernel.
     let connected = manager.next("STATUS=Pending (connected since 2");
     let (mut session, _) = tokio::join!(coordinator.welcomed(1), connected);
     for _ in 0..5 {

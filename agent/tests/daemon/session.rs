@@ -1,4 +1,4 @@
-//! An agent at work: assignments, events, kills, output.
+//! A working agent: assignments, events, kills, output.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn lines(machine: &Machine, name: &str) -> usize {
     std::fs::read_to_string(machine.path(name)).unwrap_or_default().lines().count()
 }
 
-/// Waits for what another process brings about.
+/// Waits for the effect of another process.
 pub(crate) async fn until(condition: impl Fn() -> bool) {
     let mut look = tokio::time::interval(Duration::from_millis(5));
     let come = async {
@@ -29,7 +29,7 @@ pub(crate) async fn until(condition: impl Fn() -> bool) {
     timeout(DEADLINE, come).await.expect("in time");
 }
 
-/// A script that says it began, waits for a file, and says it ended.
+/// A script that reports its start, waits for a file, and reports its end.
 fn waiting(machine: &Machine) -> String {
     let (began, go, ended) = (machine.path("began"), machine.path("go"), machine.path("ended"));
     let (began, go, ended) = (began.display(), go.display(), ended.display());
@@ -49,7 +49,7 @@ async fn a_swarm_call_is_answered_while_an_item_runs() {
     let mut session = coordinator.welcomed(3).await;
     session.assign(3, 1, vec![script("a", &waiting(&machine))]).await;
     until(|| lines(&machine, "began") == 1).await;
-    // Whether this machine has a Docker Engine or not: there is an answer. What engines answer is tests/nodes' matter.
+    // There is an answer on any machine, Docker Engine or not. tests/nodes covers the answers of engines.
     for (id, epoch) in [(7, 3), (8, 2)] {
         let call = SwarmCall { id, epoch: Epoch(epoch), op: SwarmOp::Info };
         session.send(ToAgent::SwarmCall((&call).into())).await;
@@ -85,7 +85,7 @@ async fn an_item_is_run_and_reported() {
     session.assign(2, 9, vec![]).await;
     assert_eq!(answer(&mut session).await, (9, false, "StaleEpoch".to_owned()));
 
-    // A clean stop writes down what was put off.
+    // A clean stop writes the deferred records.
     let pid = nix::unistd::Pid::from_raw(agent.id().expect("a process").cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("signalled");
     assert_eq!(agent.wait().await.expect("an end").code(), Some(0));
@@ -117,7 +117,7 @@ async fn an_item_survives_its_agent_and_is_reported_once() {
     for round in 0..3 {
         agent.kill().await.expect("killed");
         if round == 2 {
-            // It ends while nobody looks.
+            // It ends while the agent is down.
             std::fs::write(machine.path("go"), "").expect("a file");
             until(|| lines(&machine, "ended") > 0).await;
         }
@@ -156,7 +156,7 @@ async fn output_is_read_while_it_is_written() {
     assert_eq!((last.data.len(), last.end, last.error.as_str()), (0, true, ""));
 }
 
-/// `nohup muster-agent run &` outlives the terminal it was started on.
+/// `nohup muster-agent run &` outlives its terminal.
 #[tokio::test]
 async fn hangup_ignored_at_the_start_stays_ignored() {
     let mut coordinator = Coordinator::start(Traits::default()).await;

@@ -1,4 +1,4 @@
-//! What the machine is to have: what is accepted, and what becomes of what runs.
+//! Assignments: which are accepted, and how they affect running attempts.
 
 use super::*;
 
@@ -50,12 +50,12 @@ fn a_new_assignment_lets_the_running_item_finish() {
     let finished =
         matches!(records.first(), Some(Record::Finished { status, .. }) if status.hash == item("a", "1").hash);
     assert!(finished, "{records:?}");
-    // Taken out of the assignment while it runs: its outcome still counts.
+    // Removed from the assignment while it runs: its outcome still counts.
     assert_eq!(started_key(&rig.receive(assignment(1, 3, vec![]))), None);
     rig.end(key("a", 2, 1), FAILED);
     assert_eq!(rig.state("a"), Some(FAILED));
     assert_eq!(rig.core.wake_at(), None);
-    // Put back: the next attempt, counted on.
+    // Added again: the next attempt continues the count.
     rig.now.mono_ms += BACKOFF_MS_MAX;
     assert_eq!(started_key(&rig.receive(assignment(1, 4, vec![item("a", "2")]))), Some(key("a", 4, 2)));
 }

@@ -1,4 +1,4 @@
-//! Attempts: which is next, what is recovered after a crash, what is kept of them.
+//! Attempts: selection of the next, recovery after a crash, retention.
 
 use super::*;
 
@@ -13,9 +13,9 @@ fn items_run_in_order_and_one_at_a_time() {
     assert!(matches!(effects.first(), Some(Effect::Record(records)) if records.len() == 2), "one sync: {effects:?}");
     assert_eq!(started_key(&effects), Some(key("b", 1, 1)));
     assert_eq!(started_key(&rig.end(key("b", 1, 1), ItemState::Succeeded)), None);
-    // The same items again, under a new generation: nothing to do.
+    // The same items under a new generation stay as they are.
     assert_eq!(started_key(&rig.receive(assignment(1, 2, vec![item("a", "1"), item("b", "1")]))), None);
-    // A new version of one: only that one.
+    // A new version of one item: only that one runs.
     let effects = rig.receive(assignment(1, 3, vec![item("a", "1"), item("b", "2")]));
     assert_eq!(started_key(&effects), Some(key("b", 3, 1)));
     assert!(effects.contains(&Effect::Remove(key("b", 1, 1))), "{effects:?}");
@@ -51,12 +51,12 @@ fn a_failed_item_is_retried_after_its_backoff_and_then_waits_for_a_person() {
     }
     rig.end(key("a", 1, 3), FAILED);
     assert_eq!(rig.core.wake_at(), None, "no attempt left, and b waits behind a");
-    // The operator's retry clears three attempts: at once, and counted on.
+    // The operator's retry clears three attempts: it starts at once and continues the count.
     let mut cleared = item("a", "1");
     cleared.cleared_attempts = 3;
     let effects = rig.receive(assignment(1, 2, vec![cleared.clone(), item("b", "1")]));
     assert_eq!(started_key(&effects), Some(key("a", 2, 4)));
-    // Said twice, it changes nothing.
+    // A repeated retry has no effect.
     rig.end(key("a", 2, 4), ItemState::Failed { exit_code: 1, retryable: false });
     assert_eq!(started_key(&rig.receive(assignment(1, 3, vec![cleared]))), None);
     assert_eq!(rig.core.wake_at(), None);
@@ -130,7 +130,7 @@ fn a_start_that_failed_is_retried() {
         (ItemState::Failed { exit_code: -1, retryable: true }, "no space")
     );
     assert!(rig.core.wake_at().is_some());
-    // What is said of another attempt than the running one changes nothing.
+    // Reports on other attempts than the running one have no effect.
     assert_eq!(rig.step(Input::StartFailed { key: key("a", 1, 1), message: String::new() }), []);
     assert_eq!(rig.end(key("a", 1, 1), ItemState::Succeeded), []);
 }
@@ -147,7 +147,7 @@ fn item_without_room_counts_no_attempt() {
         assert!(said.starts_with("DiskFull: ") && said.ends_with("cannot create x: No space"), "{said}");
         assert_eq!(rig.core.summary(), format!("Deploy: {said}"));
         assert_eq!((rig.state("a"), rig.core.wake_at()), (Some(ItemState::Running), None));
-        // It is still full; then there is room, as far as anybody can see.
+        // It is still full; then the check reports free space.
         assert_eq!(started_key(&rig.step(Input::DiskFull(true))), None);
         assert_eq!(started_key(&rig.step(Input::DiskFull(false))), Some(key("a", 1, 1)), "the same attempt");
         assert_eq!((blocked_message(&rig), rig.core.summary().as_str()), (None, "Deploy: item a"));
@@ -166,7 +166,7 @@ fn the_newest_attempt_is_found_for_its_output() {
     assert_eq!(rig.core.newest_attempt(None), Some(key("a", 1, 1)));
     assert_eq!(rig.core.newest_attempt(ItemName::new("b").ok().as_ref()), Some(key("b", 1, 1)));
     assert_eq!(rig.core.newest_attempt(ItemName::new("c").ok().as_ref()), None);
-    // Out of the assignment: its output can still be read.
+    // Removed from the assignment: its output stays readable.
     rig.receive(assignment(1, 2, vec![item("a", "1")]));
     assert_eq!(rig.core.kept_attempts(), [key("a", 1, 1), key("b", 1, 1)]);
 }

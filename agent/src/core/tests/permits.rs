@@ -1,4 +1,4 @@
-//! Permits: no disruptive item is started but soon after leave was given, by the process that received it.
+//! Permits: a disruptive item starts only soon after its permit, in the process that received it.
 
 use muster_proto::model::Permit;
 
@@ -17,7 +17,7 @@ fn asked(effects: &[Effect]) -> Option<u64> {
     })
 }
 
-/// An agent with a link, and the disk full, so that what it receives is not started at once.
+/// An agent with a link and a full disk, so that received items wait.
 fn held_up() -> Rig {
     let mut rig = Rig::new();
     rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE });

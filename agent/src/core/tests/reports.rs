@@ -1,4 +1,4 @@
-//! What the coordinator hears, and what holds the agent up when it does not.
+//! Reports to the coordinator, and what blocks the agent while they are undelivered.
 
 use super::*;
 use muster_proto::model::Reason;
@@ -40,7 +40,7 @@ fn a_ledger_older_than_what_it_told_starts_nothing() {
     rig.step(Input::LinkDown);
     rig.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE });
     assert_eq!(rig.state("a"), None, "nor on the next session");
-    // An older coordinator may know of anything.
+    // An older coordinator may acknowledge any number.
     let mut rig = Rig::new();
     rig.receive(assignment(5, 1, vec![item("a", "1")]));
     rig.step(Input::LinkUp { epoch: Epoch(4), code: AuthCode::NONE });
@@ -172,7 +172,7 @@ fn the_hello_fits_into_a_message() {
     }
     let hello = rig.core.hello(HostFacts::default());
     assert_eq!(hello.statuses.len(), ITEMS_MAX);
-    // JSON is longer than the wire.
+    // JSON is larger than the wire format.
     let bytes = serde_json::to_vec(&hello.statuses).expect("JSON").len();
     assert!(bytes < muster_proto::LINK_MESSAGE_BYTES_MAX, "{bytes}");
 }

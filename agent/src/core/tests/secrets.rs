@@ -46,7 +46,7 @@ fn a_refused_or_lost_fetch_is_asked_again_with_backoff_and_said() {
         rig.now.mono_ms += wait_ms;
         asked = rig.step(Input::Tick);
     }
-    // An answer to the first of them is as good as any.
+    // An answer to the first request is equally valid.
     assert_eq!(started_key(&rig.step(fetched(key("a", 1, 1), 1, Ok(())))), Some(key("a", 1, 1)));
     assert_eq!(blocked_message(&rig), None);
 }
@@ -64,7 +64,7 @@ fn secrets_that_nobody_waits_for_any_more_start_nothing() {
         rig.receive(assignment(1, 1, vec![with_secret("a", "1")]));
         assert_eq!(fetched_key(&rig.step(change.clone())), next, "{change:?}");
         let effects = rig.step(fetched(key("a", 1, 1), 1, Ok(())));
-        // A session that ended meanwhile does not make the values worse.
+        // The values stay valid if the session ended meanwhile.
         let expected = matches!(change, Input::LinkDown).then(|| key("a", 1, 1));
         assert_eq!(started_key(&effects), expected, "{change:?}");
     }
@@ -81,13 +81,13 @@ fn an_attempt_that_was_recorded_but_not_begun_gets_its_secrets_again() {
     let effects = rig.step(Input::Inspected { key: key("a", 1, 1), found: Found::NotStarted });
     assert_eq!((fetched_key(&effects), blocked_message(&rig).as_deref()), (None, Some(NO_SESSION)));
     assert_eq!(fetched_key(&rig.step(Input::LinkUp { epoch: Epoch(1), code: AuthCode::NONE })), Some(key("a", 1, 1)));
-    // The same item under a new generation: asked for under that.
+    // The same item under a new generation: requested under that one.
     let effects = rig.receive(assignment(1, 2, vec![with_secret("a", "1")]));
     let asked = Effect::Fetch { key: key("a", 1, 1), generation: Generation(2) };
     assert!(effects.contains(&asked), "{effects:?}");
     assert_eq!(started_key(&rig.step(fetched(key("a", 1, 1), 1, Ok(())))), None, "an answer under the old one");
     assert_eq!(started_key(&rig.step(fetched(key("a", 1, 1), 2, Ok(())))), Some(key("a", 1, 1)));
-    // Taken out of the list while it waits: recorded as never started.
+    // Removed from the list while it waits: recorded as never started.
     let mut rig = rig.restarted();
     rig.started("boot-1");
     rig.step(Input::Inspected { key: key("a", 1, 1), found: Found::NotStarted });

@@ -1,4 +1,4 @@
-//! An item that gets its machine into the swarm: it waits for the way in, and says so.
+//! An item that joins its machine to the swarm: it waits for the join token and reports it.
 
 use super::*;
 

@@ -1,18 +1,18 @@
-//! Any bytes as a ledger's file, and a sound one with any change in it.
+//! Arbitrary bytes as a ledger file, and a valid file with an arbitrary change.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Items done one after another; each record is a line of its own.
+/// Items that are done one after another; each record has its own line.
 fn names() -> [&'static str; 4] {
     ["a", "b", "c", "d"]
 }
 
-/// A log of whole lines, and what its first so many lines come to.
+/// A log of complete lines, and the state after each of its lines.
 fn sound() -> (Vec<u8>, Vec<LedgerState>) {
     let Record::Accepted(mut assignment) = accepted(1, &names()) else { panic!("an assignment") };
-    // The content that the statuses are of.
+    // The content hash in the statuses.
     Arc::make_mut(&mut assignment).items.iter_mut().for_each(|item| item.hash = ItemHash([7; 32]));
     let mut batches = vec![vec![Record::EpochSeen(Epoch(1), AuthCode::NONE), Record::Accepted(assignment)]];
     for (name, seq) in names().into_iter().zip((1..).step_by(2)) {
@@ -24,7 +24,7 @@ fn sound() -> (Vec<u8>, Vec<LedgerState>) {
     (ledger.disk.content(LOG), states(&batches))
 }
 
-/// Text that looks like a log, more or less.
+/// Text that resembles a log.
 fn nearly_a_log() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         "[0-9a-f]{8} \\[.{0,40}\\]\n".prop_map(String::into_bytes),
@@ -38,7 +38,7 @@ fn nearly_a_log() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(line, 0..6).prop_map(|lines| lines.concat())
 }
 
-/// Every way out of a file that cannot be read: nothing was changed, the line is named, and a reset begins anew.
+/// Recovery from an unreadable file: it is unchanged, the error names the line, and a reset starts a new ledger.
 fn has_a_way_out(bytes: &[u8], error: &LedgerError) {
     let text = error.to_string();
     assert!(text.contains("LedgerCorrupt") && text.contains(", line ") && text.contains("ledger reset"), "{text}");
@@ -77,12 +77,12 @@ proptest! {
             Ok((_, state)) => {
                 let lines = states.iter().position(|known| *known == state).map(|batches| batches + 1);
                 prop_assert!(lines >= Some(whole_before), "{lines:?} of {whole_before}");
-                // What was cut off at the end can be told from outside only: see `Core::attempts_found`.
+                // A truncation is visible from outside only: see `Core::traces_found`.
                 prop_assert!(whole_behind == 0 || changed == sound, "{whole_behind} lines behind the damage");
             }
             Err(error) => {
                 has_a_way_out(&changed, &error);
-                // What the lines before and behind it say is kept: an item is done if both of its lines are whole.
+                // The lines before and after the damage are kept: an item is done if both of its lines are complete.
                 let mut disk = FakeDisk::with(LOG, &changed);
                 reset(&mut disk, (LedgerId(Uuid::from_u128(9)), MACHINE), &[], 7).expect("reset");
                 let state = read(&mut disk).expect("sound").expect("a ledger");

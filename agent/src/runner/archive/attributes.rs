@@ -1,5 +1,5 @@
-//! What an entry has besides its content: owner, permissions, extended attributes and time of change. They are set in
-//! this order, for each may take back the one before.
+//! Attributes of an entry besides its content: owner, permissions, extended attributes and modification time. They are
+//! set in this order, because each may reset an earlier one.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, XattrFlags, lse
 
 use super::{Owners, members::Member};
 
-/// Of one entry.
+/// Attributes of one entry.
 pub(super) struct Attributes {
     mode: u32,
     owner: (u32, u32),
@@ -21,15 +21,15 @@ pub(super) struct Attributes {
     mtime: (i64, i64),
 }
 
-/// What could not be set, and why not.
+/// Failed attribute, with the reason.
 pub(super) enum AttributeError {
-    /// The archive wants what this machine does not have.
+    /// The archive requires something that this machine lacks.
     Refused(String),
     File(&'static str, PathBuf, io::Error),
 }
 
 impl Attributes {
-    /// Err: a number that is no user of Linux.
+    /// Reads the attributes. Err: a number outside Linux's range of users.
     pub(super) fn of(member: &Member) -> Result<Self, &'static str> {
         let id =
             |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or("has an owner that is none of Linux");
@@ -41,7 +41,7 @@ impl Attributes {
         self.owner == (0, 0)
     }
 
-    /// Sets them, of a link its own.
+    /// Sets them; for a link, on the link itself.
     pub(super) fn set(&self, path: &Path, owners: Owners) -> Result<(), AttributeError> {
         let failed = |what| move |error: io::Error| AttributeError::File(what, path.to_owned(), error);
         let kind = fs::symlink_metadata(path).map_err(failed("look at"))?.file_type();
@@ -51,7 +51,7 @@ impl Attributes {
         }
         // A link has no permissions of its own.
         if !kind.is_symlink() {
-            // An agent that is not root could not remove what is in a directory that it may not write to.
+            // A non-root agent needs write access to a directory to empty it later.
             let own = if kind.is_dir() && !geteuid().is_root() { 0o700 } else { 0 };
             let mode = self.mode | own;
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("set the mode of"))?;

@@ -1,4 +1,4 @@
-//! The members of an archive, one by one, into a directory that nobody else writes to.
+//! Unpacks the members of an archive, one by one, into a directory that only we write to.
 
 use std::{
     collections::BTreeMap,
@@ -20,16 +20,16 @@ use super::{
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
-/// Of a directory, where the archive does not say.
+/// Mode of a directory that is absent from the archive.
 pub(super) const DIRECTORY_MODE: u32 = 0o755;
-/// Copied at a time.
+/// Size of the copy buffer.
 const COPY_BYTES: usize = 256 * 1024;
 
-/// What is left to be done, and told, when all members are there.
+/// Remaining work and results when all members are unpacked.
 pub(super) struct Placed {
-    /// Of the directory itself, if the archive says so.
+    /// Attributes of the directory itself, if the archive has them.
     pub(super) root: Option<Attributes>,
-    /// Entries that do not belong to whom the archive names.
+    /// Number of entries with another owner than in the archive.
     pub(super) disowned: u64,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn unpack(
     unpacking.finish().map_err(of)
 }
 
-/// What is wrong with one member.
+/// Fault in one member.
 enum Problem {
     Entry(String, String),
     File(&'static str, PathBuf, io::Error),
@@ -101,20 +101,20 @@ impl From<MemberError> for Problem {
     }
 }
 
-/// How far it has come.
+/// State of unpacking.
 struct Unpacking<'a> {
     root: &'a Path,
     owners: Owners,
-    /// How long the files that are left may be, holes included: what is stored of them is counted where it is read.
+    /// Remaining total length of files, including holes; stored bytes are counted by the reader.
     length_left: u64,
-    /// Their attributes are set when nothing is to be written there any more.
+    /// Directory attributes, set after the last write to the directory.
     directories: BTreeMap<PathBuf, Attributes>,
     disowned: u64,
     buffer: Vec<u8>,
 }
 
 impl Unpacking<'_> {
-    /// Puts one member where it belongs.
+    /// Unpacks one member.
     fn place(&mut self, member: Member, content: &mut impl Read) -> Result<(), Problem> {
         let bad = |problem: &str| Problem::entry(&member.name, problem);
         let attributes = Attributes::of(&member).map_err(bad)?;
@@ -146,7 +146,7 @@ impl Unpacking<'_> {
                 let target = member.link.as_ref().ok_or_else(|| bad("is a link to nothing"))?;
                 replace_file(&path).and_then(|()| symlink(target, &path)).map_err(failed)?;
             }
-            // It is one file with its target, attributes and all.
+            // A hard link shares its target's attributes.
             EntryType::Link => {
                 let target = member.link.as_ref().ok_or_else(|| bad("is a link to nothing"))?;
                 return self.place_link(target, &path).map_err(|problem| problem.map_or_else(failed, bad));
@@ -170,7 +170,7 @@ impl Unpacking<'_> {
         file.set_len(member.extents.size).map_err(failed("write"))
     }
 
-    /// Ok in the error: what is wrong with the archive.
+    /// Creates a hard link. Ok in the error: a fault in the archive.
     fn place_link(&self, target: &Path, path: &Path) -> Result<(), Result<&'static str, io::Error>> {
         let inside = below(target).ok_or(Ok("is a hard link that leads out of the archive"))?;
         let through_real = is_real_directory(self.root, inside.parent().unwrap_or(Path::new("")));
@@ -184,14 +184,14 @@ impl Unpacking<'_> {
         replace_file(path).and_then(|()| fs::hard_link(&source, path)).map_err(Err)
     }
 
-    /// What can only be done when everything is there.
+    /// Final steps that need all members in place.
     fn finish(mut self) -> Result<Placed, Problem> {
         let out = links::first_that_leads_out(self.root);
         if let Some(link) = out.map_err(|error| Problem::File("look through", self.root.to_owned(), error))? {
             return Err(Problem::entry(&link, "is a link that leads out of the archive"));
         }
         let root = self.directories.remove(Path::new(""));
-        // The deepest first: one that may not be entered is no way to those in it.
+        // Deepest first: a directory's mode may block access to the ones below it.
         for (inside, attributes) in self.directories.iter().rev() {
             let set = attributes.set(&self.root.join(inside), self.owners);
             set.map_err(|error| Problem::attribute(inside, error))?;
@@ -200,7 +200,7 @@ impl Unpacking<'_> {
     }
 }
 
-/// The name as a path below the root, empty for the root itself. None: it leads out.
+/// The name as a path below the root, empty for the root itself. None: it leads outside.
 fn below(name: &Path) -> Option<PathBuf> {
     let mut inside = PathBuf::new();
     for part in name.components() {
@@ -213,7 +213,7 @@ fn below(name: &Path) -> Option<PathBuf> {
     Some(inside)
 }
 
-/// Is every step of the way, and its end, a directory and no link?
+/// Is every component a real directory, as opposed to a link?
 fn is_real_directory(root: &Path, inside: &Path) -> bool {
     let mut path = root.to_owned();
     inside.components().all(|part| {
@@ -222,7 +222,7 @@ fn is_real_directory(root: &Path, inside: &Path) -> bool {
     })
 }
 
-/// Makes it one, where nothing is yet. `Err(None)` = something else is in the way.
+/// Creates missing directories. `Err(None)` = something else is in the way.
 fn real_directory(root: &Path, inside: &Path) -> Result<(), Option<Problem>> {
     let mut path = root.to_owned();
     for part in inside.components() {
@@ -241,7 +241,7 @@ fn real_directory(root: &Path, inside: &Path) -> Result<(), Option<Problem>> {
     Ok(())
 }
 
-/// Like tar: a later entry of the same name counts.
+/// Like tar: a later entry of the same name wins.
 fn replace_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -249,7 +249,7 @@ fn replace_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies, telling apart which side failed.
+/// Copies, and distinguishes which side failed.
 fn copy(mut from: impl Read, to: &mut File, path: &Path, buffer: &mut [u8]) -> Result<(), Problem> {
     loop {
         let count = match from.read(buffer) {
@@ -264,7 +264,7 @@ fn copy(mut from: impl Read, to: &mut File, path: &Path, buffer: &mut [u8]) -> R
     }
 }
 
-/// Reads at most so many bytes; more is an error, not an end.
+/// Limits the number of bytes read; an excess is an error rather than an end of file.
 struct Limited<R> {
     inner: R,
     left: u64,

@@ -1,5 +1,5 @@
-//! Is a directory in use? By a process that works in it, has a file of it open or mapped, or sees it mounted, in a
-//! container too. Whoever is not root sees its own processes only.
+//! Is a directory in use? It is, if a process works in it, has one of its files open or mapped, or sees it mounted,
+//! also in a container. A non-root agent sees its own processes only.
 
 use std::{
     fmt, fs, io,
@@ -9,10 +9,10 @@ use std::{
 
 use crate::mounts::{Mounts, Place};
 
-/// What the kernel adds to the path of a file that has no name any more.
+/// Suffix that the kernel adds to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// Who uses a directory, and what of it.
+/// A process that uses a directory, and how.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::runner) struct User {
     pid: u32,
@@ -28,7 +28,7 @@ impl fmt::Display for User {
     }
 }
 
-/// The first that is found.
+/// The first user found.
 pub(super) fn user_of(dir: &Path) -> io::Result<Option<User>> {
     let own = Mounts::of("self")?;
     let Some(place) = own.place_of(&fs::canonicalize(dir)?) else { return Ok(None) };
@@ -40,7 +40,7 @@ pub(super) fn user_of(dir: &Path) -> io::Result<Option<User>> {
         let found = if Some(of) == own_namespace {
             used_by(&process, &own, &place)
         } else {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             Mounts::of(&process).ok().and_then(|mounts| {
                 used_by(&process, &mounts, &place).or_else(|| {
                     let new = !seen.contains(&of);
@@ -65,7 +65,7 @@ fn pids() -> io::Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// Names the mounts that a process sees.
+/// Id of the process's mount namespace.
 fn namespace(process: &str) -> Option<u64> {
     fs::metadata(format!("/proc/{process}/ns/mnt")).ok().map(|found| found.ino())
 }
@@ -89,7 +89,7 @@ fn is_deleted(path: &[u8]) -> bool {
     path.ends_with(DELETED)
 }
 
-/// The files in the lines of `/proc/PID/maps`: programs and libraries.
+/// Files in the lines of `/proc/PID/maps`: programs and libraries.
 fn mapped(maps: &[u8]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = maps
         .split(|byte| *byte == b'\n')
@@ -141,7 +141,7 @@ mod tests {
         child.kill().expect("killed");
         child.wait().expect("ended");
         assert_eq!(told, Some(expected));
-        // Copied by a process of its own: a program that somebody has open for writing cannot be run.
+        // A separate process makes the copy: executing a program fails while it is open for writing.
         assert!(Command::new("cp").arg("/bin/sleep").arg(&app).status().expect("cp").success());
         let mut child = Command::new(app.join("sleep")).arg("60").spawn().expect("started");
         let expected = format!("process sleep (pid {}) runs {}", child.id(), app.join("sleep").display());

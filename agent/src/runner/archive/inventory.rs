@@ -1,5 +1,5 @@
-//! What an unpacked directory holds. The marker in it lists a fingerprint of each entry that the archive brought: what
-//! others put there or changed since is told apart by it.
+//! Content of an unpacked directory. Its marker lists a fingerprint of each entry from the archive, which reveals later
+//! additions and changes.
 
 use std::{
     collections::BTreeMap,
@@ -19,15 +19,15 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
 use super::xattrs;
 
-/// In the unpacked directory: the digest of the archive it came from, then its entries. Only a directory that has it,
-/// or an empty one, is ever replaced.
+/// Marker in the unpacked directory: the digest of its archive, then its entries. Only a directory that has it, or an
+/// empty one, is ever replaced.
 pub(super) const MARKER: &str = ".muster-unpacked";
-/// Longest marker that is read: a million entries with paths of 400 bytes.
+/// Maximum size of a marker: a million entries with paths of 400 bytes.
 const MARKER_BYTES_MAX: u64 = 512 << 20;
-/// Read at a time.
+/// Size of the read buffer.
 const READ_BYTES: usize = 256 * 1024;
 
-/// What a directory holds, by its own marker. A path is written with escapes, as it is shown.
+/// Content of a directory according to its marker. Paths are stored with escapes, as they are shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Inventory {
     /// Digest of the archive.
@@ -35,12 +35,12 @@ pub(super) struct Inventory {
     entries: BTreeMap<String, ItemHash>,
 }
 
-/// When each entry of a directory last changed in any way, and which it is.
+/// Inode and last change of every entry of a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Moment(BTreeMap<String, (u64, i64, i64)>);
 
 impl Inventory {
-    /// By the marker in the directory. None: it has none, or something else of that name.
+    /// Reads the marker in the directory. None: it is missing, or it is something else of that name.
     pub(super) fn read(dir: &Path) -> io::Result<Option<Self>> {
         let path = dir.join(MARKER);
         let mut options = OpenOptions::new();
@@ -62,11 +62,11 @@ impl Inventory {
             let (fingerprint, path) = line.split_once(' ')?;
             Some((path.to_owned(), ItemHash::try_from(fingerprint.to_owned()).ok()?))
         };
-        // An entry that is not listed counts as somebody else's.
+        // An unlisted entry counts as foreign.
         Ok(Some(Self { archive: archive.to_owned(), entries: lines.filter_map(entry).collect() }))
     }
 
-    /// Of what the directory holds now.
+    /// Lists the directory's current content.
     pub(super) fn take(dir: &Path, archive: &str) -> io::Result<Self> {
         let mut entries = BTreeMap::new();
         walk(dir, &mut |name, path, found| {
@@ -87,8 +87,8 @@ impl Inventory {
         file.write_all(text.as_bytes())
     }
 
-    /// What the directory holds besides, or otherwise than listed: what would be lost with it. Below a directory that
-    /// is not listed nothing is named.
+    /// Entries that are unlisted or differ from the list: they would be lost with the directory. The content of an
+    /// unlisted directory is omitted.
     pub(super) fn foreign(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut foreign = Vec::new();
         walk(dir, &mut |name, path, found| {
@@ -107,7 +107,7 @@ impl Inventory {
 }
 
 impl Moment {
-    /// Of what the directory holds now.
+    /// Reads the directory's current content.
     pub(super) fn of(dir: &Path) -> io::Result<Self> {
         let mut entries = BTreeMap::new();
         walk(dir, &mut |name, _, found| {
@@ -117,14 +117,15 @@ impl Moment {
         Ok(Self(entries))
     }
 
-    /// What is new or otherwise than it was before.
+    /// Entries that are new or changed since `before`.
     pub(super) fn since(&self, before: &Self) -> Vec<String> {
         let changed = self.0.iter().filter(|(name, state)| before.0.get(*name) != Some(*state));
         changed.map(|(name, _)| name.clone()).collect()
     }
 }
 
-/// Calls `visit` for all that is below the directory but its marker. False from it: what is in this one is left out.
+/// Calls `visit` for everything below the directory except its marker. If it returns false, that directory's content is
+/// skipped.
 fn walk(dir: &Path, visit: &mut dyn FnMut(String, &Path, &Metadata) -> io::Result<bool>) -> io::Result<()> {
     let mut left = vec![PathBuf::new()];
     while let Some(inside) = left.pop() {
@@ -146,16 +147,16 @@ fn walk(dir: &Path, visit: &mut dyn FnMut(String, &Path, &Metadata) -> io::Resul
     Ok(())
 }
 
-/// A path in one line, no two alike: with escapes where it is more than plain text.
+/// Unique text of a path in one line, with escapes for anything beyond plain text.
 fn shown(path: &Path) -> String {
     let plain = path.to_str().filter(|text| !text.contains(|c: char| c == '\\' || c.is_control()));
     plain.map_or_else(|| path.as_os_str().as_bytes().escape_ascii().to_string(), str::to_owned)
 }
 
-/// Of all that makes an entry what it is, its times aside.
+/// Fingerprint of an entry, times excluded.
 fn fingerprint(path: &Path, found: &Metadata) -> io::Result<ItemHash> {
     let mut digest = Context::new(&SHA256);
-    // The mode says what kind it is of.
+    // The mode includes the file type.
     for number in [found.mode(), found.uid(), found.gid()] {
         digest.update(&number.to_be_bytes());
     }

@@ -1,6 +1,5 @@
-//! Where symbolic links lead. They are looked at when everything is unpacked, with all that they may pass in its place,
-//! and followed as the kernel would: a link may be written in any way that stays inside. While an archive is unpacked
-//! nothing is ever written through a link.
+//! Targets of symbolic links. They are checked when everything is unpacked, and resolved as the kernel would: any form
+//! of a link is allowed as long as it stays inside. Unpacking itself never writes through a link.
 
 use std::{
     ffi::OsString,
@@ -8,17 +7,17 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// The kernel follows no more on one way (MAXSYMLINKS).
+/// The kernel's limit of links per path (MAXSYMLINKS).
 const FOLLOWED_MAX: usize = 40;
 
-/// One step of a way.
+/// One step of a path.
 enum Step {
     Root,
     Up,
     Into(OsString),
 }
 
-/// The first link below `root` that leads out of it, as a path from there.
+/// The first link below `root` that leads outside, as a path relative to it.
 pub(super) fn first_that_leads_out(root: &Path) -> io::Result<Option<PathBuf>> {
     let mut left = vec![PathBuf::new()];
     while let Some(inside) = left.pop() {
@@ -36,7 +35,7 @@ pub(super) fn first_that_leads_out(root: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 fn leads_out(root: &Path, link: &Path) -> bool {
-    // Real so far, below the root; and what is left of the way, the next step last.
+    // Resolved path below the root, and the remaining steps, the next one last.
     let mut at = PathBuf::new();
     let mut left = steps(link);
     let mut followed = 0;
@@ -47,7 +46,7 @@ fn leads_out(root: &Path, link: &Path) -> bool {
             Step::Up => return true,
             Step::Into(name) => {
                 at.push(name);
-                // What is not there, or no link, is passed as a directory.
+                // A missing entry or a non-link counts as a directory.
                 let Ok(target) = fs::read_link(root.join(&at)) else { continue };
                 followed += 1;
                 if followed > FOLLOWED_MAX {
@@ -61,7 +60,7 @@ fn leads_out(root: &Path, link: &Path) -> bool {
     false
 }
 
-/// The steps of a way, the first last.
+/// Steps of a path in reverse order.
 fn steps(path: &Path) -> Vec<Step> {
     let step = |part: Component<'_>| match part {
         Component::Prefix(_) | Component::RootDir => Some(Step::Root),

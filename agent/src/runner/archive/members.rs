@@ -1,6 +1,5 @@
-//! The members of a tar archive, one by one: old (V7), ustar, GNU and POSIX (pax) headers, as GNU tar, bsdtar and
-//! others write them. What is told of a member here is complete, or the archive is refused: a part that is not
-//! understood is never left out.
+//! Members of a tar archive, one by one: old (V7), ustar, GNU and POSIX (pax) headers, as written by GNU tar, bsdtar
+//! and others. Every member is described completely, or the archive is refused: unknown parts are never skipped.
 
 use std::{
     collections::BTreeMap,
@@ -17,12 +16,12 @@ use super::{
     sparse::{Extent, Extents, PaxMap},
 };
 
-/// Headers and contents begin at one.
+/// Alignment of headers and contents.
 const BLOCK_BYTES: u64 = super::sparse::BLOCK_BYTES as u64;
-/// Longest extended header, and longest name: attributes of 64 KiB each, or the map of a sparse file.
+/// Maximum size of an extended header or name: attributes of 64 KiB each, or the map of a sparse file.
 const HEADER_BYTES_MAX: u64 = 8 << 20;
 
-/// One member, without its content.
+/// Header data of one member.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: PathBuf,
@@ -35,16 +34,16 @@ pub(super) struct Member {
     pub(super) mtime: (i64, i64),
     pub(super) link: Option<PathBuf>,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Where the bytes of the content belong; nothing in between.
+    /// Position of the content's bytes; the rest is holes.
     pub(super) extents: Extents,
 }
 
-/// Why there is no next member.
+/// Error in reading the next member.
 #[derive(Debug)]
 pub(super) enum MemberError {
-    /// Or cut off, or of no format that is known.
+    /// Read error, truncation, or unknown format.
     Read(io::Error),
-    /// This one is not understood.
+    /// A feature of this member is unknown.
     Member(String, String),
 }
 
@@ -58,7 +57,7 @@ fn broken(problem: &'static str) -> MemberError {
     MemberError::Read(io::Error::new(io::ErrorKind::InvalidData, problem))
 }
 
-/// Headers that describe the member behind them.
+/// Headers that describe the following member.
 #[derive(Default)]
 struct Before {
     name: Option<Vec<u8>>,
@@ -66,14 +65,14 @@ struct Before {
     records: Option<Records>,
 }
 
-/// Reads members.
+/// Reader of members.
 pub(super) struct Members<R> {
     inner: R,
-    /// Of the last member's content, not yet read.
+    /// Unread bytes of the last member's content.
     left: u64,
-    /// Behind it, up to the next header.
+    /// Padding after it, up to the next header.
     padding: u64,
-    /// What POSIX headers say of all members behind them.
+    /// Records of POSIX headers for all following members.
     global: Records,
 }
 
@@ -82,7 +81,7 @@ impl<R: Read> Members<R> {
         Self { inner, left: 0, padding: 0, global: Records::default() }
     }
 
-    /// The next member; its content comes by [`Self::read`]. None: that was all, and the archive says so.
+    /// The next member; [`Self::read`] returns its content. None: the archive's end marker.
     pub(super) fn next(&mut self) -> Result<Option<Member>, MemberError> {
         self.skip()?;
         let mut before = Before::default();
@@ -110,7 +109,7 @@ impl<R: Read> Members<R> {
         }
     }
 
-    /// Past what is left of the last member.
+    /// Skips the rest of the last member.
     fn skip(&mut self) -> io::Result<()> {
         let left = self.left + self.padding;
         (self.left, self.padding) = (0, 0);
@@ -118,7 +117,7 @@ impl<R: Read> Members<R> {
         if skipped < left { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
-    /// None: the archive's end.
+    /// Reads a header. None: the archive's end.
     fn header(&mut self) -> Result<Option<Header>, MemberError> {
         let mut header = Header::new_old();
         self.inner.read_exact(header.as_mut_bytes()).map_err(|error| match error.kind() {
@@ -129,7 +128,7 @@ impl<R: Read> Members<R> {
         if bytes.iter().all(|byte| *byte == 0) {
             return self.nothing_follows().map(|()| None);
         }
-        // The field itself counts as blanks. Some writers add up signed bytes.
+        // The checksum field itself counts as blanks. Some writers sum signed bytes.
         let summed = bytes.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });
         let (unsigned, signed) = summed.fold((0_u32, 0_i32), |(unsigned, signed), byte| {
             (unsigned + u32::from(byte), signed + i32::from(byte.cast_signed()))
@@ -141,7 +140,7 @@ impl<R: Read> Members<R> {
         Ok(Some(header))
     }
 
-    /// Archives that were joined end to end would lose all but the first.
+    /// Rejects archives that were joined end to end: all but the first would be lost.
     fn nothing_follows(&mut self) -> Result<(), MemberError> {
         let mut buffer = [0; 32 * 1024];
         loop {
@@ -158,7 +157,7 @@ impl<R: Read> Members<R> {
         }
     }
 
-    /// The content of a header that describes another.
+    /// Content of a header that describes another.
     fn small_content(&mut self, size: u64) -> Result<Vec<u8>, MemberError> {
         if size > HEADER_BYTES_MAX {
             return Err(broken("an extended header is too long"));
@@ -217,7 +216,7 @@ impl<R: Read> Members<R> {
         let xattrs = records.xattrs().map_err(|key| bad(&format!("has the attribute {key:?}, which is not kept")))?;
         let directory = name.ends_with(b"/");
         let kind = match header.entry_type() {
-            // Before there was a type of its own for them.
+            // Older formats lack a separate type for directories.
             EntryType::Regular if directory => EntryType::Directory,
             EntryType::Continuous => EntryType::Regular,
             kind => kind,
@@ -246,7 +245,7 @@ impl<R: Read> Members<R> {
         })
     }
 
-    /// Where the content belongs. Ok in the error: what is wrong with the member.
+    /// Position of the content. Ok in the error: a fault in the member.
     fn extents(
         &mut self,
         header: &Header,
@@ -273,7 +272,7 @@ impl<R: Read> Members<R> {
         }
     }
 
-    /// The map of GNU's own format: in the header, and in as many blocks behind it as it takes.
+    /// Map of GNU's own format: in the header and in as many following blocks as needed.
     fn gnu_extents(&mut self, header: &Header) -> Result<(Vec<Extent>, u64), Result<&'static str, io::Error>> {
         let gnu = header.as_gnu().ok_or(Ok("is sparse in a way that is not known"))?;
         let size = gnu.real_size().map_err(Err)?;
@@ -297,7 +296,7 @@ impl<R: Read> Members<R> {
     }
 }
 
-/// The content of the last member, as it is stored.
+/// Reads the last member's content as stored.
 impl<R: Read> Read for Members<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = (&mut self.inner).take(self.left).read(buffer)?;

@@ -1,14 +1,14 @@
-//! Archives that were changed at random: what both Muster and GNU tar unpack comes out alike, and nothing is written
-//! outside.
+//! Archives with random changes: if both Muster and GNU tar unpack one, the results are equal, and the outside is
+//! unchanged.
 
 use std::process::{Command, Stdio};
 
 use super::{packers_tests::*, *};
 
-/// Changed archives of each format.
+/// Changed archives per format.
 const ROUNDS: u64 = 20;
 
-/// The numbers of a run are always the same: splitmix64.
+/// Deterministic random numbers: splitmix64.
 struct Dice(u64);
 
 impl Dice {
@@ -21,7 +21,7 @@ impl Dice {
     }
 }
 
-/// Where headers begin: what looks like one.
+/// Offsets of blocks that look like headers.
 fn headers(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len() / 512).map(|block| block * 512).filter(|at| &bytes[at + 257..at + 262] == b"ustar").collect()
 }
@@ -33,7 +33,7 @@ fn with_checksum(bytes: &mut [u8], at: usize) {
     bytes[at..at + 512].copy_from_slice(header.as_bytes());
 }
 
-/// One to three bytes otherwise: in a header, whose checksum is put right, in what is behind one, or anywhere.
+/// Changes one to three bytes: in a header, whose checksum is then fixed, in the block after one, or anywhere.
 fn changed(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut changed = bytes.to_vec();
     let headers = headers(bytes);
@@ -57,7 +57,7 @@ fn changed(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
     changed
 }
 
-/// As GNU tar unpacks it. None: it complains.
+/// Result of GNU tar. None: it reports an error.
 fn by_gnu_tar(bytes: &[u8], into: &Path) -> Option<Inventory> {
     fs::create_dir(into).expect("a directory");
     let mut tar = Command::new("tar")
@@ -67,7 +67,7 @@ fn by_gnu_tar(bytes: &[u8], into: &Path) -> Option<Inventory> {
         .stderr(Stdio::null())
         .spawn()
         .expect("started");
-    // It may have seen enough before the end.
+    // It may stop reading before the end.
     let _ = tar.stdin.take().expect("piped").write_all(bytes);
     let good = tar.wait().expect("ended").success();
     good.then(|| Inventory::take(into, "").expect("readable"))
@@ -75,7 +75,7 @@ fn by_gnu_tar(bytes: &[u8], into: &Path) -> Option<Inventory> {
 
 #[test]
 fn changed_archives_come_out_as_gnu_tar_has_them() {
-    // Owners and attributes of others are root's to give.
+    // Only root can set other owners and attributes.
     if !is_root() {
         return;
     }

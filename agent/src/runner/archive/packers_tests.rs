@@ -1,4 +1,4 @@
-//! Archives as GNU tar and bsdtar make them: what comes out is what was packed.
+//! Archives made by GNU tar and bsdtar: the unpacked content equals the packed content.
 
 use std::{
     fs::FileTimes,
@@ -11,7 +11,7 @@ use rustix::fs::{XattrFlags, lsetxattr};
 
 use super::*;
 
-/// `cap_dac_override,cap_fowner,cap_net_bind_service+ep`, as the kernel keeps it: a newline is among its bytes.
+/// `cap_dac_override,cap_fowner,cap_net_bind_service+ep`, as the kernel stores it: its bytes include a newline.
 const CAPABILITY: &[u8] = &[1, 0, 0, 2, 0x0a, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const CHANGED: SystemTime = SystemTime::UNIX_EPOCH;
 
@@ -19,7 +19,7 @@ pub(super) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// What every format can say.
+/// Content that every format can express.
 pub(super) fn plain(src: &Path) {
     for dir in ["bin", "lib", "data", "drop"] {
         fs::create_dir_all(src.join(dir)).expect("a directory");
@@ -50,7 +50,7 @@ pub(super) fn plain(src: &Path) {
     }
 }
 
-/// What takes a header of its own: long names and sparse files.
+/// Content that needs extra headers: long names and sparse files.
 pub(super) fn long_and_sparse(src: &Path) {
     let deep = src.join("d".repeat(120)).join("e".repeat(120));
     fs::create_dir_all(&deep).expect("directories");
@@ -66,7 +66,7 @@ pub(super) fn long_and_sparse(src: &Path) {
     };
     sparse("disk.raw", 4 << 20, &[(0, b"HEAD"), (3_000_000, b"TAIL")]);
     sparse("hole", 1 << 20, &[]);
-    // More parts than any header has room for.
+    // More parts than fit into any header.
     let parts: Vec<(u64, &[u8])> = (0..60).map(|n| (n * 65_536 + 8192, &b"part"[..])).collect();
     sparse("many", 4 << 20, &parts);
 }
@@ -82,7 +82,7 @@ pub(super) fn attributes(src: &Path) {
     }
 }
 
-/// Packs `src` by the words of a command.
+/// Packs `src` with a command line.
 pub(super) fn packed(packer: &str, src: &Path) -> Vec<u8> {
     let mut words = packer.split(' ');
     let mut command = Command::new(words.next().expect("a program"));
@@ -91,7 +91,7 @@ pub(super) fn packed(packer: &str, src: &Path) -> Vec<u8> {
     output.stdout
 }
 
-/// Everything below a directory: its time of change, and the blocks it takes.
+/// Everything below a directory, with modification time and allocated blocks.
 fn times_and_blocks(dir: &Path) -> Vec<(PathBuf, i64, u64)> {
     let mut found: Vec<_> = all_below(dir)
         .into_iter()
@@ -171,7 +171,7 @@ fn record(key: &str, value: &str) -> String {
     format!("{length} {key}={value}\n")
 }
 
-/// Members that follow each other: kind, name, content, and whether this is the end.
+/// Consecutive members: kind, name, content.
 fn raw(members: &[(EntryType, &str, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (kind, name, content) in members {
@@ -276,7 +276,7 @@ fn end_of_archive_is_certain() {
         assert!(crate::exec_item::with_sources(&error).contains(problem), "{error:?}");
         site.is_untouched();
     }
-    // Filled up to a record, as most are.
+    // Padded to a record, as usual.
     Site::new().unpack(Format::Tar, &[whole, vec![0; 9216]].concat()).expect("unpacked");
 }
 
@@ -288,7 +288,7 @@ fn links_are_followed_as_the_kernel_does() {
         (vec![dir("bin"), dir("lib"), link("bin/x", "../bin/../lib/x")], false),
         (vec![link("x", "missing/../also")], false),
         (vec![link("x", "missing/../../out")], true),
-        // Down a link, and up from where that is.
+        // Down a link, and up from its target.
         (vec![dir("a/b"), link("down", "a/b"), link("x", "down/../../f")], false),
         (vec![dir("a/b"), link("down", "a/b"), link("x", "down/../../../f")], true),
         (vec![dir("a"), link("a/top", ".."), link("x", "a/top/f")], false),
@@ -297,7 +297,7 @@ fn links_are_followed_as_the_kernel_does() {
         (vec![link("x", "x/../../..")], false),
         (vec![link("x", "/opt/app/f")], true),
         (vec![link("x", "../app/f")], true),
-        // Only what is there in the end counts.
+        // Only the final state counts.
         (vec![link("x", "../victim"), file("x", b"x")], false),
         (vec![dir("a"), link("x", "a/../f"), link("a/../x", "f")], true),
     ] {

@@ -1,5 +1,5 @@
-//! Extended headers of POSIX archives: records of `LENGTH KEY=VALUE\n`, read by their lengths. A value may be binary:
-//! one that was cut at its newlines would be taken for other records.
+//! Extended headers of POSIX archives: records of `LENGTH KEY=VALUE\n`, parsed by their lengths. A value may be binary:
+//! a split at its newlines would produce false records.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 
 use super::xattrs;
 
-/// Says nothing of what is unpacked: who packed, when, and where it was read.
+/// Keys that are irrelevant for the unpacked content: packer, time and place.
 const NOTES: [&str; 12] = [
     "atime",
     "ctime",
@@ -22,27 +22,27 @@ const NOTES: [&str; 12] = [
     "LIBARCHIVE.creationtime",
     "RHT.security.selinux",
 ];
-/// What the reader itself goes by.
+/// Keys that the reader itself uses.
 const READ: [&str; 6] = ["path", "linkpath", "size", "uid", "gid", "mtime"];
 const SPARSE: &str = "GNU.sparse.";
 const XATTR: &str = "SCHILY.xattr.";
-/// The same again, its name with `%XX` and its value in base64.
+/// The same attributes in another encoding: name with `%XX`, value in base64.
 const XATTR_ENCODED: &str = "LIBARCHIVE.xattr.";
 const ACL: &str = "SCHILY.acl.access";
 
-/// The records of one header, or of several that hold together. The last of a key counts.
+/// Records of one header, or of several combined. The last value of a key wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Records {
     values: BTreeMap<String, Vec<u8>>,
-    /// Values of `GNU.sparse.offset` and `GNU.sparse.numbytes` by turns: the one case in which all of a key count.
+    /// Alternating values of `GNU.sparse.offset` and `GNU.sparse.numbytes`, the one key pair of which all values count.
     pub(super) extents: Vec<Vec<u8>>,
 }
 
 impl Records {
-    /// None: these bytes are no records.
+    /// Parses records. None: invalid bytes.
     pub(super) fn parse(mut bytes: &[u8]) -> Option<Self> {
         let mut records = Self::default();
-        // Some writers fill up with NULs.
+        // Some writers pad with NULs.
         while bytes.first().is_some_and(|byte| *byte != 0) {
             let blank = bytes.iter().position(|byte| *byte == b' ')?;
             let length: usize = number(bytes.get(..blank)?)?.try_into().ok()?;
@@ -59,11 +59,11 @@ impl Records {
         bytes.iter().all(|byte| *byte == 0).then_some(records)
     }
 
-    /// These, and where they say nothing those of the whole archive.
+    /// Merges these over those of the whole archive.
     pub(super) fn over(self, global: &Self) -> Self {
         let mut values = global.values.clone();
         values.extend(self.values);
-        // An empty value takes back what was said before.
+        // An empty value removes an earlier one.
         values.retain(|_, value| !value.is_empty());
         Self { values, extents: self.extents }
     }
@@ -72,7 +72,7 @@ impl Records {
         self.values.get(key).map(Vec::as_slice)
     }
 
-    /// A number in decimal. `Some(None)`: something else stands there.
+    /// A decimal number. `Some(None)`: the value is invalid.
     #[expect(clippy::option_option, reason = "three answers, each used once")]
     pub(super) fn number(&self, key: &str) -> Option<Option<u64>> {
         self.get(key).map(number)
@@ -82,10 +82,10 @@ impl Records {
         self.values.keys().any(|key| key.starts_with(SPARSE))
     }
 
-    /// The extended attributes of the entry.
+    /// Extended attributes of the entry.
     ///
     /// # Errors
-    /// The key of a record that says something of the entry which is not kept.
+    /// Key of a record whose content would be lost.
     pub(super) fn xattrs(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, &str> {
         let mut xattrs = BTreeMap::new();
         for (key, value) in &self.values {
@@ -117,13 +117,13 @@ fn split_at_equals(record: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((record.get(..at)?, record.get(at + 1..)?))
 }
 
-/// Decimal digits and nothing else.
+/// Parses decimal digits only.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(digits).ok()?;
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Seconds and nanoseconds of `-1234.5`.
+/// Parses a time such as `-1234.5` to seconds and nanoseconds.
 pub(super) fn time(text: &[u8]) -> Option<(i64, i64)> {
     let text = std::str::from_utf8(text).ok()?;
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
@@ -139,13 +139,13 @@ pub(super) fn time(text: &[u8]) -> Option<(i64, i64)> {
     }
 }
 
-/// An access control list of owner, group and others alone.
+/// Does the access control list cover only owner, group and others?
 fn says_no_more_than_mode(acl: &[u8]) -> bool {
     let base = |line: &[u8]| [&b"user::"[..], b"group::", b"other::"].iter().any(|who| line.starts_with(who));
     acl.split(|byte| matches!(byte, b'\n' | b',')).all(|line| line.is_empty() || base(line))
 }
 
-/// `%XX` as the byte it stands for.
+/// Decodes `%XX`.
 fn unescaped(name: &str) -> Vec<u8> {
     let mut plain = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();

@@ -1,39 +1,39 @@
-//! Sparse files: which parts of a file are stored. GNU tar writes three forms of POSIX records, and one of its own.
+//! Sparse files: maps of the stored parts. GNU tar writes three forms of POSIX records and one of its own.
 
 use std::io::{self, Read};
 
 use super::pax::{Records, number};
 
-/// Of an archive: headers and contents begin at one.
+/// Block size of an archive: the alignment of headers and contents.
 pub(super) const BLOCK_BYTES: usize = 512;
-/// Most parts of one file.
+/// Maximum of parts in one file.
 const EXTENTS_MAX: usize = 1_000_000;
-/// Longest number in a map: the digits of 2^64, and a newline.
+/// Maximum length of a number in a map: the digits of 2^64 and a newline.
 const NUMBER_BYTES_MAX: usize = 21;
 const NOT_KNOWN: &str = "is sparse in a way that is not known";
 
-/// A part that is stored.
+/// A stored part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) at: u64,
     pub(super) bytes: u64,
 }
 
-/// All parts of a file, in order. Between them are zeros.
+/// All parts of a file, in order. The gaps are zeros.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Extents {
     pub(super) list: Vec<Extent>,
-    /// Of the file.
+    /// Size of the file.
     pub(super) size: u64,
 }
 
 impl Extents {
-    /// A file that is stored as it is.
+    /// A completely stored file.
     pub(super) fn whole(size: u64) -> Self {
         Self { list: vec![Extent { at: 0, bytes: size }], size }
     }
 
-    /// `stored`: bytes of content.
+    /// Checks a map. `stored`: bytes of content.
     pub(super) fn new(list: Vec<Extent>, size: u64, stored: u64) -> Result<Self, &'static str> {
         let mut end = 0_u64;
         let mut sum = 0_u64;
@@ -49,18 +49,18 @@ impl Extents {
     }
 }
 
-/// Adds a part.
+/// Adds a part, up to the maximum.
 pub(super) fn push(list: &mut Vec<Extent>, extent: Extent) -> Result<(), &'static str> {
     list.push(extent);
     if list.len() > EXTENTS_MAX { Err("has too many parts") } else { Ok(()) }
 }
 
-/// What the records of a header say of a sparse file.
+/// Sparse map in the records of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PaxMap {
-    /// Forms 0.0 and 0.1: everything.
+    /// Forms 0.0 and 0.1: complete.
     Told { list: Vec<Extent>, size: u64 },
-    /// Form 1.0: the map is the beginning of the content.
+    /// Form 1.0: the content starts with the map.
     InContent { size: u64 },
 }
 
@@ -88,7 +88,7 @@ impl PaxMap {
     }
 }
 
-/// The map of form 1.0: a count, then offset and length of each part, each number on a line; filled up to a block.
+/// Map of form 1.0: a count, then offset and length of each part, one number per line; padded to a block.
 pub(super) fn read_map(content: &mut impl Read) -> Result<Vec<Extent>, Result<&'static str, io::Error>> {
     let mut lines = Lines { content, block: [0; BLOCK_BYTES], at: BLOCK_BYTES };
     let mut list = Vec::new();
@@ -98,11 +98,11 @@ pub(super) fn read_map(content: &mut impl Read) -> Result<Vec<Extent>, Result<&'
     Ok(list)
 }
 
-/// Lines of a map, read block by block: what is behind the last is not content.
+/// Lines of a map, read block by block: the rest of the last block is padding.
 struct Lines<'a, R> {
     content: &'a mut R,
     block: [u8; BLOCK_BYTES],
-    /// Bytes of the block that were taken.
+    /// Consumed bytes of the block.
     at: usize,
 }
 

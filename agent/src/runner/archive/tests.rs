@@ -1,4 +1,4 @@
-//! The rows "archive" of the bad-input table, with archives made byte by byte.
+//! The rows "archive" of the bad-input table, with archives built byte by byte.
 
 use std::{io::Write, os::unix::fs::MetadataExt};
 
@@ -25,7 +25,7 @@ const fn link(name: &'static str, target: &'static str) -> Sample {
     (EntryType::Symlink, name, 0o777, target, b"")
 }
 
-/// The checks of the tar crate are bypassed: the names go into the header as they are.
+/// Bypasses the checks of the tar crate: names go into the header unchanged.
 fn tar(samples: &[Sample]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     for (kind, name, mode, target, body) in samples {
@@ -85,7 +85,7 @@ impl Site {
         unpack(&File::open(&archive).expect("there"), format, &place)
     }
 
-    /// Everything is as it was, and no half of it lies about.
+    /// Checks that everything is unchanged and that partial results are gone.
     fn is_untouched(&self) {
         assert_eq!(fs::read_to_string(self.dir.path().join("victim")).expect("the victim"), "untouched");
         assert_eq!(fs::read_dir(self.dir.path().join("opt")).expect("opt").count(), 0);
@@ -144,7 +144,7 @@ fn nothing_leads_out() {
         (vec![link("a", "..")], link_out),
         (vec![link("d/a", "../..")], link_out),
         (vec![link("a", "b/../..")], link_out),
-        // Harmless by its words, but `d/e` is a link, so its `..` is elsewhere.
+        // Harmless in its text, but `d/e` is a link, so its `..` is elsewhere.
         (vec![link("d/e", ".."), link("x", "d/e/../victim")], link_out),
         (vec![link("a", "."), file("a/victim", b"x")], through),
         (vec![link("a", "b"), (EntryType::Directory, "a", 0o755, "", b"")], "is there as no directory"),
@@ -192,7 +192,7 @@ fn bombs_do_not_go_off() {
     site.is_untouched();
 }
 
-/// A file of so many bytes, all of them a hole.
+/// A file of this length that is one hole.
 fn sparse_tar(bytes: u64) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNUSparse);
@@ -245,7 +245,7 @@ fn what_is_no_archive_is_an_error() {
 fn a_new_archive_replaces_the_old_as_a_whole() {
     let site = Site::new();
     site.unpack(Format::Tar, &tar(&[file("old", b"old"), file("both", b"old")])).expect("unpacked");
-    // Half of an earlier try, as a kill leaves it.
+    // Partial result of an earlier try, as a kill leaves it.
     fs::create_dir(site.dir.path().join("opt/app.muster-new")).expect("a directory");
     fs::write(site.dir.path().join("opt/app.muster-new/half"), "").expect("a file");
     assert!(site.unpack(Format::Tar, &tar(&[file("both", b"new")])).expect("unpacked"));
@@ -255,7 +255,7 @@ fn a_new_archive_replaces_the_old_as_a_whole() {
     assert_eq!(names, [".muster-unpacked", "both"]);
     assert_eq!(fs::read_to_string(site.target().join("both")).expect("both"), "new");
     assert!(!site.dir.path().join("opt/app.muster-new").exists());
-    // A bad one changes nothing.
+    // A bad archive leaves all as it is.
     site.unpack(Format::Tar, &tar(&[file("both", b"bad"), file("../x", b"")])).expect_err("leads out");
     assert_eq!(fs::read_to_string(site.target().join("both")).expect("both"), "new");
 }
@@ -278,7 +278,7 @@ fn what_others_put_there_is_not_replaced() {
     assert!(!site.dir.path().join("a").exists());
 }
 
-/// Two releases of one thing.
+/// Two releases of one application.
 fn releases() -> [Vec<u8>; 2] {
     let release = |app: &'static [u8]| {
         tar(&[(EntryType::Regular, "bin/app", 0o755, "", app), file("app.conf", b"default"), link("now", "bin/app")])
@@ -322,7 +322,7 @@ fn foreign_content_is_named_and_kept() {
     std::os::unix::fs::symlink("app.conf", at("now")).expect("another link");
     refused("now");
     fs::remove_file(at("now")).expect("removed");
-    // What is missing is nobody's loss.
+    // A missing entry is harmless.
     assert!(site.unpack(Format::Tar, &two).expect("replaced"));
     assert_eq!(fs::read_to_string(at("bin/app")).expect("the app"), "two");
     assert!(at("now").exists());
@@ -333,7 +333,7 @@ fn swapped_out_content_with_additions_is_kept() {
     let [one, two] = releases();
     let site = Site::new();
     site.unpack(Format::Tar, &one).expect("unpacked");
-    // As a kill between swap and removal leaves it, with an application that went on in it.
+    // State after a kill between swap and removal, with an application that kept writing there.
     fs::rename(site.target(), beside(&site.target())).expect("moved");
     fs::write(beside(&site.target()).join("late"), "precious").expect("written");
     let error = site.unpack(Format::Tar, &two).expect_err("something is there");
@@ -370,7 +370,7 @@ fn error_behind_the_swap_removes_nothing_unchecked() {
     }
 }
 
-/// Whoever goes on in the old directory until it is swapped out has it back, with what it wrote there.
+/// A write to the old directory before the swap restores that directory, with the write included.
 #[test]
 fn write_before_the_swap_takes_it_back() {
     let [one, two] = releases();
@@ -476,7 +476,7 @@ fn directory_mounted_into_container_is_in_use() {
     }
 }
 
-/// Parts of names that an attacker, or a bug, would combine.
+/// Parts of names that an attacker or a bug would combine.
 fn names() -> impl Strategy<Value = String> {
     let part = prop::sample::select(vec!["a", "b", "..", ".", "", "victim", "opt"]);
     prop::collection::vec(part, 1..4).prop_map(|parts| parts.join("/"))
@@ -501,7 +501,7 @@ fn all_below(root: &Path) -> Vec<PathBuf> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever entries in whatever order: what is outside stays, and every link that was made stays inside.
+    /// For any entries in any order: the outside is unchanged, and every created link stays inside.
     #[test]
     fn no_combination_leads_out(entries in entries(), flip in prop::option::of((0..512_usize, any::<u8>()))) {
         let mut builder = Builder::new(Vec::new());
@@ -522,7 +522,7 @@ proptest! {
         let site = Site::new();
         fs::write(site.dir.path().join("archive"), "").expect("a file");
         fs::create_dir(site.target()).expect("a directory");
-        // Links are looked at in the end: of a bad archive nobody sees them.
+        // Links are checked at the end: a bad archive is rejected before it is put in place.
         let unpacked = entries::unpack(bytes.as_slice(), &site.target(), 1 << 20, Owners::Root);
         let root = fs::canonicalize(site.target()).expect("the target");
         for path in all_below(&root).into_iter().filter(|_| unpacked.is_ok()) {
@@ -535,10 +535,10 @@ proptest! {
     }
 }
 
-/// In `/tmp` and the like anybody may have made the directory before us, marker and all.
+/// In `/tmp` and similar places, any user may have created the directory first, marker included.
 #[test]
 fn what_another_user_has_laid_down_is_not_taken_for_ours() {
-    // Only root can give a directory away.
+    // Only root can change the owner of a directory.
     if !nix::unistd::geteuid().is_root() {
         return;
     }

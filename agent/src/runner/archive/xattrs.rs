@@ -1,4 +1,4 @@
-//! Extended attributes of a file itself, never of what a link leads to.
+//! Extended attributes of a file itself; symbolic links are not followed.
 
 use std::{io, path::Path};
 
@@ -8,17 +8,17 @@ use rustix::{
     io::Errno,
 };
 
-/// Longest list of names, and longest value: XATTR_LIST_MAX and XATTR_SIZE_MAX of the kernel.
+/// Maximum size of a name list and of a value: the kernel's XATTR_LIST_MAX and XATTR_SIZE_MAX.
 const BYTES_MAX: usize = 64 * 1024;
-/// Labels that the machine's own policy gives a file when it is made.
+/// Labels that the machine's policy sets on new files.
 const LABELS: [&[u8]; 3] = [b"security.selinux", b"security.ima", b"security.evm"];
 
-/// Is it a label, which says nothing of who made the file?
+/// Is it a label, which is independent of the file's creator?
 pub(super) fn is_label(name: &[u8]) -> bool {
     LABELS.contains(&name)
 }
 
-/// All attributes but labels, by name. None where the file system has none.
+/// All attributes except labels, by name; empty if the file system lacks support.
 pub(super) fn all(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut list = Vec::with_capacity(BYTES_MAX);
     match llistxattr(path, spare_capacity(&mut list)) {

@@ -1,4 +1,4 @@
-//! The part of a file that is here, `<path>.muster-part`, with its digest so far.
+//! The partial file, `<path>.muster-part`, with its digest so far.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
@@ -17,12 +17,12 @@ use nix::{
 use super::Sha256;
 use crate::attempt::sync_dir;
 
-/// Read at a time when hashing what is on disk.
+/// Size of a read when hashing a file on disk.
 const READ_BYTES: usize = 1 << 20;
-/// Looked at to tell a web page from a file.
+/// Bytes that are checked to recognize a web page.
 const HEAD_BYTES: u64 = 64;
 
-/// See the module.
+/// Partial file; see the module.
 pub(super) struct Part {
     path: PathBuf,
     file: File,
@@ -30,26 +30,26 @@ pub(super) struct Part {
     bytes: u64,
 }
 
-/// Where the part of a file lies: beside it, so that the rename stays on one file system.
+/// Path of the partial file: beside the target, so that the rename stays on one file system.
 pub(super) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".muster-part");
     name.into()
 }
 
-/// Digest of a whole file, from its beginning.
+/// Digest of a whole file from its start.
 pub(super) fn digest_of(file: &mut File) -> io::Result<Sha256> {
     let mut digest = Context::new(&SHA256);
     hash_rest(file, &mut digest)?;
     Ok(finished(digest))
 }
 
-/// A file of our own. None: there is nothing, or something of others', which they could change after we looked.
+/// Opens a file of our own. None: it is missing, or belongs to another user and could change after the check.
 pub(super) fn own(path: &Path) -> io::Result<Option<File>> {
     opened(OpenOptions::new().read(true), path, |found| found.is_file() && found.uid() == geteuid().as_raw())
 }
 
-/// Opens the very thing at the path, neither what a link leads to nor a FIFO that waits, if it is as it should be.
+/// Opens the file at the path itself if it passes the check. It rejects links and avoids waiting on a FIFO.
 fn opened(options: &mut OpenOptions, path: &Path, good: impl Fn(&Metadata) -> bool) -> io::Result<Option<File>> {
     match options.custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path) {
         Ok(file) => Ok(good(&file.metadata()?).then_some(file)),
@@ -58,13 +58,13 @@ fn opened(options: &mut OpenOptions, path: &Path, good: impl Fn(&Metadata) -> bo
     }
 }
 
-/// What an earlier attempt made, and nobody else can have written or linked.
+/// Is it an earlier attempt's file that only we can write and link?
 fn is_left_over(found: &Metadata) -> bool {
     found.is_file() && found.uid() == geteuid().as_raw() && found.nlink() == 1 && found.mode() & 0o022 == 0
 }
 
 impl Part {
-    /// Goes on with what an earlier attempt left, hashing it first. Anything else in its place is removed.
+    /// Continues an earlier attempt's partial file, which it hashes first. Anything else at the path is removed.
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).append(true).mode(0o600);
@@ -94,22 +94,22 @@ impl Part {
         finished(self.digest.clone())
     }
 
-    /// After an error the part is as it was before, or [`Self::persist`] refuses it.
+    /// Appends a chunk. After an error the file is unchanged, or [`Self::persist`] refuses it.
     pub(super) fn append(&mut self, chunk: &[u8]) -> io::Result<()> {
-        // A full disk takes the beginning of a chunk: the next one would be written behind bytes that nobody hashed.
+        // A full disk may store the start of a chunk: the next chunk would then follow unhashed bytes.
         self.file.write_all(chunk).inspect_err(|_| drop(self.file.set_len(self.bytes)))?;
         self.digest.update(chunk);
         self.bytes += chunk.len() as u64;
         Ok(())
     }
 
-    /// Bytes that there is room for besides. None: the file system does not say.
+    /// Free space in bytes. None: the file system omits it.
     pub(super) fn room(&self) -> io::Result<Option<u64>> {
         let space = fstatvfs(&self.file)?;
         Ok((space.blocks() > 0).then(|| space.blocks_available().saturating_mul(space.fragment_size())))
     }
 
-    /// Back to nothing.
+    /// Empties the file.
     pub(super) fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.digest = Context::new(&SHA256);
@@ -125,7 +125,7 @@ impl Part {
         read.is_ok() && (head.starts_with("<!doctype html") || head.starts_with("<html"))
     }
 
-    /// Puts it in its place, durably. What is not as long as what was hashed is something else.
+    /// Moves it into place, durably. A length that differs from the hashed length means other content.
     pub(super) fn persist(self, path: &Path, mode: u32) -> io::Result<File> {
         let found = self.file.metadata()?.len();
         if found != self.bytes {
@@ -135,7 +135,8 @@ impl Part {
         }
         let placed = self.file.set_permissions(Permissions::from_mode(mode));
         let placed = placed.and_then(|()| self.file.sync_all()).and_then(|()| fs::rename(&self.path, path));
-        // After a failed sync the cache still shows what the disk has not: the next attempt would take it for whole.
+        // After a failed sync, the cache still shows data that the disk lacks: the next attempt would accept it as
+        // complete.
         placed.inspect_err(|_| drop(fs::remove_file(&self.path)))?;
         sync_dir(path.parent().unwrap_or(Path::new("/")))?;
         Ok(self.file)

@@ -1,4 +1,4 @@
-//! The rows "download" of the bad-input table, against a real server that misbehaves.
+//! The rows "download" of the bad-input table, against a real misbehaving server.
 
 use std::{
     io::{Read, Write},
@@ -17,15 +17,14 @@ use web::{Asked, Web, send, send_cut, send_file};
 #[path = "../../../tests/attempts/web.rs"]
 mod web;
 
-/// Tries again at once, so that the tests are done soon. A server that answers in these tests is never so slow as to
-/// stall, however busy the computer is.
+/// Short retries for fast tests. The stall time is long, so that a server on a busy computer still passes.
 const HASTY: Patience = Patience {
     stall: Duration::from_secs(30),
     backoff: Duration::from_millis(1),
     passes: 3,
     asked: Duration::from_millis(1500),
 };
-/// Bears with no server that is slow.
+/// Short stall time and one pass.
 const STRICT: Patience = Patience { stall: Duration::from_secs(1), passes: 1, ..HASTY };
 
 fn body() -> Vec<u8> {
@@ -46,7 +45,7 @@ struct Site {
 }
 
 impl Site {
-    /// Wants the file of `body` from these mirrors.
+    /// Requests the file of `body` from these mirrors.
     fn wanting(body: &[u8], urls: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("sub/file").display().to_string();
@@ -73,7 +72,7 @@ impl Site {
         self
     }
 
-    /// Runs it; the lines it reported beside the outcome.
+    /// Runs it; returns the outcome and the reported lines.
     fn run(&self) -> (Result<String, DownloadError>, String) {
         let request = request(&self.params);
         let wanted = Wanted::of(&request, self.proxies.clone()).expect("good params");
@@ -94,7 +93,7 @@ impl Site {
         message
     }
 
-    /// Fails, leaves nothing at the path, and says so.
+    /// Expects a failure that leaves the path empty; returns its text.
     fn fails(&self, retryable: bool, why: &str) -> String {
         let (result, lines) = self.run();
         let error = result.expect_err(why);
@@ -122,7 +121,7 @@ fn request(params: &[(&str, String)]) -> Request {
     }
 }
 
-/// A server whose n-th request, from 0, is answered by `answer(n, …)`.
+/// A server that answers its n-th request, from 0, by `answer(n, …)`.
 fn counting(answer: impl Fn(usize, &Asked, &mut TcpStream) + Send + Sync + 'static) -> Web {
     let count = AtomicUsize::new(0);
     Web::new(move |asked, stream| answer(count.fetch_add(1, Ordering::SeqCst), asked, stream))
@@ -267,7 +266,7 @@ fn games_with_206_end_in_one_new_start() {
         Site::wanting(&body(), &web.url("/file")).succeeds(&body());
         assert_eq!(web.asked().iter().map(Asked::from).collect::<Vec<_>>(), [None, Some(500_000), None], "{headers}");
     }
-    // One that never stops playing is left.
+    // A server that keeps sending the wrong range is abandoned.
     let web = counting(|_, _, stream| send(stream, "206 Partial Content", "", &body()));
     let site = Site::wanting(&body(), &web.url("/file")).keep_part(&body()[..10]);
     site.fails(true, "a range other than the one asked for");
@@ -296,7 +295,7 @@ fn a_wrong_length_is_a_cut() {
     let site = Site::wanting(&body(), &web.url("/file"));
     site.fails(true, "cut off after 1200000 bytes");
     assert_eq!(web.asked().len(), 3, "tried on each pass");
-    // Too short a length makes another file.
+    // A length that is too short yields another file.
     let web = counting(|_, _, stream| send(stream, "200 OK", "Content-Length: 1199999\r\n", &body()));
     Site::wanting(&body(), &web.url("/file")).fails(true, "sha256 is");
 }
@@ -310,12 +309,12 @@ fn an_endless_file_ends_at_the_limit() {
     let site = Site::wanting(&body(), &web.url("/file")).with("max_bytes", "2000000");
     site.fails(false, "longer than the 2000000 bytes allowed");
     assert!(!site.part().exists());
-    // One that says so beforehand is not even begun.
+    // A file that is announced as too long is refused before its start.
     let web = counting(|_, _, stream| send(stream, "200 OK", "Content-Length: 2000001\r\n", b""));
     Site::wanting(&body(), &web.url("/file")).with("max_bytes", "2000000").fails(false, "longer than the 2000000");
 }
 
-/// Whoever writes into the part besides, and whatever a full disk has taken of a chunk: the digest does not know of it.
+/// Another writer, or a chunk that a full disk stored in part: the digest misses those bytes.
 #[test]
 fn what_is_not_what_was_hashed_is_never_put_in_place() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -340,7 +339,7 @@ fn what_cannot_be_put_in_place_is_not_kept() {
     assert!(path.is_dir() && !beside.exists());
 }
 
-/// A server says how much comes; there is no disk for that.
+/// The announced length exceeds the disk's free space.
 #[test]
 fn what_does_not_fit_the_disk_is_not_begun() {
     let huge = (1_u64 << 50).to_string();
@@ -354,7 +353,7 @@ fn what_does_not_fit_the_disk_is_not_begun() {
 
 #[test]
 fn a_slow_server_is_left_and_its_part_kept() {
-    // Says nothing; says a head only; drips a byte now and then.
+    // Stays silent; sends a head only; sends a byte now and then.
     let mute = |stream: &mut TcpStream| while stream.read(&mut [0; 64]).is_ok_and(|count| count > 0) {};
     for stage in 0..3 {
         let web = counting(move |_, _, stream| {
@@ -374,7 +373,7 @@ fn a_slow_server_is_left_and_its_part_kept() {
     }
 }
 
-/// A server behind a proxy that is started again: no length, and the connection is closed in the middle.
+/// A server behind a restarting proxy: it omits the length, and the connection closes in the middle.
 #[test]
 fn short_answer_without_length_is_retried_by_next_attempt() {
     let web = counting(|n, _, stream| send(stream, "200 OK", "", if n == 0 { &[1; 1000] } else { b"whole" }));
@@ -451,7 +450,7 @@ fn proxy_brings_what_is_out_of_reach() {
     assert!(!lines.contains("hunter") && !lines.contains("robot"), "{lines}");
     let near = Site { proxies: proxies.clone(), ..Site::wanting(&body(), &direct.url("/file")) };
     near.succeeds(&body());
-    // The item's own word counts more.
+    // The item's own setting takes precedence.
     let own = Site::wanting(&body(), "http://mirror.corp.invalid/file").with("proxy", &through);
     Site { proxies: Proxies::of("http://127.0.0.1:1", "").expect("a proxy"), ..own }.succeeds(&body());
     let none = Site::wanting(&body(), &direct.url("/file")).with("proxy", "none");
@@ -486,7 +485,7 @@ fn mirrors_are_taken_in_turn() {
         0 => send(stream, "503 Service Unavailable", "Content-Length: 0\r\n", b""),
         _ => send_file(stream, asked, &body()),
     });
-    // Nobody listens on the first.
+    // The first port is closed.
     let urls = format!("http://127.0.0.1:1/file\n {} {}", broken.url("/file"), flaky.url("/file"));
     Site::wanting(&body(), &urls).succeeds(&body());
     assert_eq!((broken.asked().len(), flaky.asked().len()), (1, 2));
@@ -568,7 +567,7 @@ fn a_refused_connection_does_not_tell_secrets() {
     assert!(message.contains("Connection refused") && !message.contains("hunter"), "{message}");
 }
 
-/// The file `app` of this content, of user `uid`.
+/// An archive with the file `app` of this content and of user `uid`.
 fn archive(content: &[u8], uid: u64) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
@@ -593,7 +592,7 @@ fn owners_of_archive_are_said_or_kept() {
     let own = nix::unistd::geteuid();
     let disowned = ", unpacked; entries that have other owners in the archive (param `owners`): 1";
     assert!(said.ends_with(disowned) && uid == own.as_raw(), "{said}");
-    // Only root can give a file away.
+    // Only root can change a file's owner.
     if own.is_root() {
         let (said, uid) = of(wanting().with("owners", "archive"));
         assert!(said.ends_with(", unpacked") && uid == 7, "{said}");

@@ -1,5 +1,5 @@
-//! The transfer itself: mirrors in turn, passes with backoff, each request going on where the last one stopped. The
-//! digest is the only judge: whatever a server claims, the part that it makes is right or is removed.
+//! The transfer: mirrors in turn, passes with backoff, and requests that resume where the last one stopped. Only the
+//! digest decides: regardless of what a server claims, the partial file is correct or removed.
 
 mod response;
 
@@ -18,35 +18,34 @@ use crate::{
     proxy::Proxies,
 };
 
-/// Most redirects of one request.
+/// Maximum of redirects per request.
 const REDIRECTS_MAX: usize = 5;
-/// For the connection, TLS included.
+/// Timeout of the connection, TLS included.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(15);
 /// Passes over the mirrors without progress before the attempt fails.
 const PASSES_MAX: u32 = 5;
-/// This much in one pass is progress: the passes count anew.
+/// Bytes in one pass that count as progress and reset the number of passes.
 const PROGRESS_BYTES_MIN: u64 = 1 << 20;
-/// Wait after the first pass; doubles with each.
+/// Delay after the first pass; doubles with each.
 const BACKOFF: Duration = Duration::from_millis(500);
-/// Longest wait between two passes.
+/// Longest delay between two passes.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Longest wait that a server's Retry-After is heeded for: with the passes there are, less than the usual time limit of
-/// an item.
+/// Longest honoured Retry-After: with the number of passes, it stays below the usual time limit of an item.
 const ASKED_WAIT_MAX: Duration = Duration::from_secs(300);
-/// In this time [`response::STALL_BYTES_MIN`] have to come.
+/// Time in which [`response::STALL_BYTES_MIN`] must arrive.
 const STALL: Duration = Duration::from_secs(30);
 
 const NO_ROOTS: &str = " (this machine has no CA certificates: install them for https)";
 const NO_TLS: &str = " (what answers there speaks no TLS: is it http://?)";
 const HTML_PAGE: &str = "; it is an HTML page: a login or error page?";
 
-/// How long to bear with slow and failing servers.
+/// Timeouts and retries for slow and failing servers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) stall: Duration,
     pub(super) backoff: Duration,
     pub(super) passes: u32,
-    /// Longest wait that a server may ask for.
+    /// Longest wait that a server may request.
     pub(super) asked: Duration,
 }
 
@@ -56,7 +55,7 @@ impl Default for Patience {
     }
 }
 
-/// Why one request brought no file.
+/// Reason why one request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("request failed{hint}")]
@@ -90,7 +89,7 @@ fn asking(wait: Option<Duration>) -> String {
 }
 
 impl FetchError {
-    /// Will this mirror say the same again, at least for a while?
+    /// Will this mirror repeat the answer, at least for a while?
     fn gives_up_mirror(&self) -> bool {
         match self {
             Self::Request { source, .. } => source.is_redirect(),
@@ -100,18 +99,18 @@ impl FetchError {
                         .contains(status)
             }
             Self::Range | Self::TooLong { .. } | Self::Digest { .. } => true,
-            // Not the mirror's fault: it ends the whole transfer.
+            // A local fault: it ends the whole transfer.
             Self::Stalled(_) | Self::Cut { .. } | Self::Disk { .. } => false,
         }
     }
 
-    /// May another attempt help? An answer that was cut short without a length to tell it by, or that something on the
-    /// way has made, is another file; the next may be the wanted one.
+    /// May another attempt help? A truncated answer of unknown length, or one from a middlebox, has the wrong digest;
+    /// the next may be right.
     const fn is_retryable(&self) -> bool {
         !matches!(self, Self::TooLong { .. })
     }
 
-    /// How long this mirror asks to be left alone.
+    /// Wait that this mirror requests.
     const fn asked_wait(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -120,7 +119,7 @@ impl FetchError {
     }
 }
 
-/// Why no mirror delivered.
+/// Reason of a failed transfer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransferError {
     #[error("cannot set up HTTP")]
@@ -144,7 +143,7 @@ fn list(errors: &[(Shown, FetchError)]) -> String {
     errors.iter().map(|(url, error)| format!("{url}: {}", with_sources(error))).collect::<Vec<_>>().join("; ")
 }
 
-/// A URL for people: without user, password, query and fragment, any of which may be secret.
+/// A URL for people. It omits user, password, query and fragment, any of which may be secret.
 #[derive(Clone, Debug)]
 pub(super) struct Shown(String);
 
@@ -161,12 +160,12 @@ impl fmt::Display for Shown {
     }
 }
 
-/// One of the places that a file may come from.
+/// A source of the file.
 struct Mirror<'a> {
     url: &'a Url,
-    /// Why it did not deliver when it was last asked.
+    /// Its last error.
     error: Option<FetchError>,
-    /// It asked to be left alone until then.
+    /// End of the wait that it requested.
     not_before: Option<Instant>,
 }
 
@@ -180,18 +179,18 @@ impl Mirror<'_> {
     }
 }
 
-/// What a request needs apart from its URL.
+/// Everything for a request except its URL.
 struct Courier<'a> {
     wanted: &'a Wanted,
     patience: &'a Patience,
     report: &'a Report,
     runtime: Runtime,
     client: Client,
-    /// No CA certificate is known: https cannot work, http can.
+    /// CA certificates are missing: only http works.
     rootless: bool,
 }
 
-/// Completes the part, so that its digest is the wanted one.
+/// Completes the partial file so that it has the wanted digest.
 pub(super) fn transfer(
     wanted: &Wanted,
     patience: &Patience,
@@ -217,7 +216,7 @@ pub(super) fn transfer(
                     let is_ours = matches!(failure, FetchError::Disk { .. });
                     mirror.not_before = failure.asked_wait().map(|wait| Instant::now() + wait.min(patience.asked));
                     mirror.error = Some(failure);
-                    // No mirror makes room on this disk.
+                    // A full local disk affects every mirror.
                     if is_ours {
                         break 'passes;
                     }
@@ -239,26 +238,26 @@ pub(super) fn transfer(
     Err(TransferError::Mirrors(errors))
 }
 
-/// Doubles with each pass; between a half and the whole of it, so that a fleet does not come back all at once.
+/// Backoff that doubles with each pass, with jitter between half and all of it, so that a fleet spreads its requests.
 fn backoff(first: Duration, passes: u32) -> Duration {
     let full = first.saturating_mul(1 << passes.saturating_sub(1).min(16)).min(BACKOFF_MAX);
     let mut random = [0; 1];
-    // Without randomness the wait is merely the same for all.
+    // If randomness fails, there is no jitter.
     let _ = aws_lc_rs::rand::fill(&mut random);
     let [random] = random;
     full / 2 + full.mul_f64(f64::from(random) / 512.0)
 }
 
-/// True beside it: the machine has no CA certificates. http works all the same.
+/// Builds the client. True: CA certificates are missing, and only http works.
 fn client(proxies: &Proxies) -> Result<(Client, bool), TransferError> {
     let rules = proxies.rules().map_err(TransferError::Client)?;
     let builder = || {
         let builder = Client::builder()
             .user_agent(concat!("muster-agent/", env!("CARGO_PKG_VERSION")))
             .redirect(redirect::Policy::limited(REDIRECTS_MAX))
-            // A URL may hold a token; the next server must not learn it.
+            // A URL may hold a token: hide it from the next server.
             .referer(false)
-            // None but those that were named; this process has an environment of its own.
+            // Only configured proxies, independent of this process's environment.
             .no_proxy()
             .connect_timeout(CONNECT_DEADLINE);
         rules.iter().cloned().fold(builder, reqwest::ClientBuilder::proxy)
@@ -270,7 +269,8 @@ fn client(proxies: &Proxies) -> Result<(Client, bool), TransferError> {
 }
 
 impl Courier<'_> {
-    /// One request, or two: a part of another file, or one that a crash damaged, is only found out at the end.
+    /// Sends one request, or a second after a bad resume: a partial file that is foreign or damaged shows only at the
+    /// end.
     fn fetch_verified(&self, url: &Url, part: &mut Part) -> Result<(), FetchError> {
         let resumed = part.bytes() > 0;
         match self.fetch(url, part) {
@@ -282,7 +282,7 @@ impl Courier<'_> {
             other => other,
         }
         .inspect_err(|error| {
-            // Proved wrong, or in the way of everything else on a full disk: nothing of it is kept.
+            // Invalid data, or data on a full disk that others need: remove it.
             if !matches!(
                 error,
                 FetchError::Request { .. }

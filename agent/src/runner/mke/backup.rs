@@ -1,5 +1,5 @@
-//! The copy that MKE's backup writes: in a directory of its own that only root can enter, for MKE makes it readable by
-//! everybody and its keys are in it. Then it is made private and durable, read through, and given its name.
+//! The copy that MKE's backup writes. Its directory is accessible only to root, because MKE makes the copy readable to
+//! all and it contains its keys. Then it is made private and durable, read completely, and renamed.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -19,17 +19,17 @@ use crate::{
     },
 };
 
-/// What MKE is to call its copy.
+/// File name of MKE's copy.
 pub(super) const FILE: &str = "backup.tar";
 
-/// Makes the directory that MKE writes the part of `target` into.
+/// Creates the directory into which MKE writes the unfinished copy of `target`.
 pub(super) fn begin(target: &Path) -> Result<PathBuf, CopyError> {
     let dir = part_of(target);
     DirBuilder::new().mode(0o700).create(&dir).map_err(CopyError::file("create", &dir))?;
     Ok(dir)
 }
 
-/// Takes over what MKE wrote as the part of `target`.
+/// Takes over MKE's file as the unfinished copy of `target`.
 pub(super) fn finish(
     copies: &Copies,
     target: &Path,

@@ -1,4 +1,4 @@
-//! Is MKE's controller on this machine well?
+//! Health probe of MKE's controller on this machine.
 
 use std::time::Duration;
 
@@ -7,22 +7,23 @@ use reqwest::Client;
 use super::MkeError;
 use crate::link::chain;
 
-/// From the end of MKE's run until its controller answers. MKE itself gives up after 20 minutes without progress.
+/// Timeout from the end of MKE's run to an answer of its controller. MKE itself gives up after 20 minutes without
+/// progress.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20 * 60);
-/// One question.
+/// Timeout of one probe.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
-/// Between two questions.
+/// Interval of probes.
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(2);
 
-/// MKE's controller here.
+/// MKE's controller on this machine.
 pub(super) struct Controller {
     client: Client,
     url: String,
 }
 
 impl Controller {
-    /// The one behind this port. MKE signs its certificate itself, and nothing is told to whoever answers there: so the
-    /// certificate is not looked at.
+    /// The controller at this port. Its certificate is accepted unverified: MKE signs it itself, and the probe sends
+    /// nothing confidential.
     pub(super) fn new(port: u16) -> Result<Self, MkeError> {
         let client = Client::builder().timeout(ANSWER_DEADLINE).danger_accept_invalid_certs(true).build();
         Ok(Self { client: client.map_err(MkeError::Client)?, url: format!("https://127.0.0.1:{port}/_ping") })
@@ -32,7 +33,7 @@ impl Controller {
         &self.url
     }
 
-    /// Asks whether it is well; if not, says what it said.
+    /// Probes it; the error is its answer.
     pub(super) async fn answer(&self) -> Result<(), String> {
         match self.client.get(&self.url).send().await {
             Ok(answer) if answer.status() == 200 => Ok(()),

@@ -1,5 +1,5 @@
-//! One run of MKE's image: a container with a name of its own, so that there is only one and every attempt finds it.
-//! Started, followed to its end, removed. Never ended from here.
+//! One run of MKE's image: a container with a fixed name, so that there is only one and every attempt finds it. It is
+//! started, followed to its end, and removed. It is never stopped from here.
 
 use std::{
     collections::HashMap,
@@ -25,33 +25,33 @@ use crate::{
     runner::programs::Lines,
 };
 
-/// MKE's container by whose image's tag its version is known.
+/// MKE's container with MKE's version as its image tag.
 pub(super) const PROXY: &str = "ucp-proxy";
-/// MKE's service on every node of its swarm, which brings the rest of MKE there.
+/// MKE's service on every node of its swarm, which installs the rest of MKE there.
 const SERVICE: &str = "ucp-agent";
 /// Our container.
 pub(crate) const NAME: &str = "muster-mke";
-/// Label of our container: what it does.
+/// Label of our container: its action.
 const LABEL: &str = "muster.mke";
 /// Label of our container: the copy it makes.
 const COPY_LABEL: &str = "muster.mke.copy";
-/// Where a backup finds the directory it writes to in its container, as MKE's manual has it.
+/// Directory of a backup inside its container, from MKE's manual.
 const BACKUP_DIR: &str = "/backup";
-/// One request to the engine that is no stream.
+/// Timeout of one request to the engine, streams excluded.
 pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A run of MKE's image.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Where the copy goes that it makes, if it is a backup.
+    /// Path of the copy, for a backup.
     pub(super) copy: Option<PathBuf>,
 }
 
-/// What an earlier attempt has left.
+/// Leftover of an earlier attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LeftOver {
     Nothing,
-    /// A run of the same command that has not ended.
+    /// An unfinished run of the same command.
     Ours(Run),
 }
 
@@ -59,13 +59,13 @@ fn is_gone(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
 }
 
-/// The tag of an image's name: what follows the last colon, unless that colon is a registry's port.
+/// Tag of an image's name: the text after the last colon, unless that colon belongs to a registry's port.
 pub(super) fn tag_of(image: &str) -> Option<&str> {
     let name = image.split_once('@').map_or(image, |(name, _)| name);
     name.rsplit_once(':').map(|(_, tag)| tag).filter(|tag| !tag.is_empty() && !tag.contains('/'))
 }
 
-/// The version of MKE that is installed here.
+/// Version of MKE that is installed here.
 pub(super) async fn running_version(docker: &Docker) -> Result<Option<String>, MkeError> {
     match docker.inspect_container(PROXY, None).await {
         Ok(found) => {
@@ -77,14 +77,14 @@ pub(super) async fn running_version(docker: &Docker) -> Result<Option<String>, M
     }
 }
 
-/// What of MKE is there: here, and in this machine's swarm if it is nowhere else to be seen.
+/// Existing MKE: on this machine, or else in its swarm.
 pub(super) async fn there(docker: &Docker) -> Result<There, MkeError> {
     let running = running_version(docker).await?;
     let in_swarm = running.is_none() && is_in_swarm(docker).await?;
     Ok(There { running, in_swarm })
 }
 
-/// Does the swarm have MKE's service? Only managers know; elsewhere MKE's own installation refuses to be run.
+/// Does the swarm have MKE's service? Only managers know; elsewhere MKE's own installation refuses to run.
 async fn is_in_swarm(docker: &Docker) -> Result<bool, MkeError> {
     let named = HashMap::from([("name", vec![SERVICE])]);
     let options = ListServicesOptionsBuilder::new().filters(&named).build();
@@ -97,7 +97,7 @@ async fn is_in_swarm(docker: &Docker) -> Result<bool, MkeError> {
     }
 }
 
-/// Looks for a run of an earlier attempt. One that has ended is removed: what came of it is seen in what it left.
+/// Looks for an earlier attempt's run. A finished one is removed: its effects show its result.
 pub(super) async fn left_over(docker: &Docker, wanted: &Wanted) -> Result<LeftOver, MkeError> {
     let found = match docker.inspect_container(NAME, None).await {
         Ok(found) => found,
@@ -116,11 +116,11 @@ pub(super) async fn left_over(docker: &Docker, wanted: &Wanted) -> Result<LeftOv
     }
 }
 
-/// Removes a run that has ended and that no attempt looks after any more: an operator accepted or skipped what became
-/// of it. The engine keeps a container's environment on the disk, and in that of a run is the administrator's password.
+/// Removes an abandoned finished run, after an operator accepted or skipped the item. The engine keeps a container's
+/// environment on disk, and a run's environment has the administrator's password.
 ///
 /// # Errors
-/// The engine cannot be asked, or does not remove it.
+/// The engine is unresponsive, or the removal fails.
 pub(crate) async fn forget_ended(socket: &Path) -> Result<(), DockerError> {
     use ContainerStateStatusEnum::{DEAD, EXITED};
     let docker = docker::connect(socket, REQUEST_DEADLINE)?;
@@ -149,7 +149,7 @@ async fn remove(docker: &Docker) -> Result<(), MkeError> {
     }
 }
 
-/// Follows the run to its end, whatever that takes, and removes its container.
+/// Follows the run to its end, however long, and removes its container.
 pub(super) async fn to_its_end(docker: &Docker, action: Action, report: &Report) -> Result<(), MkeError> {
     follow(docker, report).await?;
     let code = exit_code(docker).await?;
@@ -157,7 +157,7 @@ pub(super) async fn to_its_end(docker: &Docker, action: Action, report: &Report)
     if code == 0 { Ok(()) } else { Err(MkeError::Failed { action, code }) }
 }
 
-/// Starts a run of MKE's image of a version.
+/// Starts a run of MKE's image of this version.
 pub(super) async fn start(docker: &Docker, wanted: &Wanted, version: &str, report: &Report) -> Result<Run, MkeError> {
     let image = format!("{}:{version}", wanted.image);
     have_image(docker, &image, version, wanted, report).await?;
@@ -195,7 +195,7 @@ pub(super) async fn start(docker: &Docker, wanted: &Wanted, version: &str, repor
         labels: Some(labels),
         host_config: Some(HostConfig {
             binds: Some(binds),
-            // Where SELinux is on, a container with a label of its own may not use the engine's socket.
+            // With SELinux, a container with its own label is denied the engine's socket.
             security_opt: Some(vec!["label=disable".to_owned()]),
             ..HostConfig::default()
         }),
@@ -207,7 +207,7 @@ pub(super) async fn start(docker: &Docker, wanted: &Wanted, version: &str, repor
     Ok(Run { copy })
 }
 
-/// Fetches the image unless the engine has it.
+/// Pulls the image unless the engine has it.
 async fn have_image(
     docker: &Docker,
     image: &str,
@@ -228,7 +228,7 @@ async fn have_image(
     Ok(())
 }
 
-/// Passes the run's output on until it ends.
+/// Forwards the run's output until it ends.
 async fn follow(docker: &Docker, report: &Report) -> Result<(), MkeError> {
     let options = LogsOptionsBuilder::new().follow(true).stdout(true).stderr(true).build();
     let mut output = docker.logs(NAME, Some(options));

@@ -1,4 +1,4 @@
-//! apt and dpkg: what they say of packages, and how they are told. Nothing goes through a shell; names stand after
+//! apt and dpkg: parsing of their output, and their commands. They run directly rather than in a shell; names follow
 //! `--`.
 
 use std::{
@@ -17,17 +17,17 @@ use crate::{
     runner::programs::{ProgramError, output_of, run, run_and_read, succeeds},
 };
 
-/// Between our look and apt's own taking of the lock another may come first.
+/// Timeout of apt for a lock that another process takes between our check and apt's.
 const LOCK_RACE_SECONDS: u32 = 60;
-/// What apt and dpkg lock, below the root.
+/// Locks of apt and dpkg, relative to the root.
 const LOCKS: [&str; 4] =
     ["var/lib/dpkg/lock-frontend", "var/lib/dpkg/lock", "var/lib/apt/lists/lock", "var/cache/apt/archives/lock"];
-/// Where dpkg keeps, below the root, what it has not yet put into its record: nothing, unless it was interrupted.
+/// dpkg's directory, relative to the root, for changes that its record lacks. It is empty unless dpkg was interrupted.
 const UPDATES: &str = "var/lib/dpkg/updates";
 
-/// The apt of one root.
+/// apt of one root.
 pub(super) struct Apt {
-    /// `/`, but in tests.
+    /// `/`, except in tests.
     root: PathBuf,
     locks: Locks,
 }
@@ -59,7 +59,7 @@ impl Apt {
         command
             .env("DEBIAN_FRONTEND", "noninteractive")
             .env("APT_LISTCHANGES_FRONTEND", "none")
-            // A restart of services is an item of its own.
+            // A restart of services is a separate item.
             .env("NEEDRESTART_MODE", "l")
             .arg("-y")
             .args(["-o", "APT::Update::Error-Mode=any", "-o", "Dpkg::Use-Pty=0"])
@@ -80,7 +80,7 @@ impl Apt {
         command
     }
 
-    /// Brings half-installed packages of an interrupted run to an end, or says which cannot be.
+    /// Finishes the half-installed packages of an interrupted run, or names those that remain.
     pub(super) fn repair(&self, report: &Report) -> Result<(), PackageError> {
         if self.unfinished()?.is_empty() {
             return Ok(());
@@ -93,7 +93,7 @@ impl Apt {
         if left.is_empty() {
             return Ok(());
         }
-        // What only a removal would mend is for a person.
+        // A repair that needs a removal is left to a person.
         let fixed = run(self.apt_get().args(["--no-remove", "--fix-broken", "install"]), report);
         let left = self.unfinished()?;
         let cause = configured.and(fixed).err();
@@ -103,21 +103,21 @@ impl Apt {
         Err(PackageError::Broken { names: left.join(", "), source: cause })
     }
 
-    /// Packages that are neither wholly there nor wholly gone, and dpkg's own record if it is not.
+    /// Half-installed and half-removed packages, and dpkg's record if it is incomplete.
     pub(super) fn unfinished(&self) -> Result<Vec<String>, PackageError> {
         let text = output_of(self.dpkg("dpkg-query").args(["-W", "-f", "${db:Status-Status} ${binary:Package}\n"]))?;
         let unfinished = |line: &str| {
             let (status, name) = line.split_once(' ')?;
             is_unfinished(status).then(|| name.to_owned())
         };
-        // apt refuses to work while there is one whose name is a number.
+        // apt refuses to work while a file with a number as its name exists.
         let updates = std::fs::read_dir(self.root.join(UPDATES)).into_iter().flatten().flatten();
         let is_number = |name: OsString| name.to_string_lossy().bytes().all(|b| b.is_ascii_digit());
         let record = updates.map(|file| file.file_name()).any(is_number).then(|| format!("/{UPDATES}"));
         Ok(text.lines().filter_map(unfinished).chain(record).collect())
     }
 
-    /// What apt could fetch it keeps, and of the others the former index.
+    /// Refreshes the indexes. apt keeps the former index of each repository that fails.
     pub(super) fn refresh(&self, report: &Report) -> Result<Option<ProgramError>, PackageError> {
         self.locks.wait(report)?;
         match run(self.apt_get().arg("update"), report) {
@@ -127,20 +127,20 @@ impl Apt {
         }
     }
 
-    /// The version that is installed.
+    /// The installed version.
     pub(super) fn installed(&self, name: &str) -> Option<String> {
         self.status(name).0
     }
 
-    /// What dpkg's record has of a package: its version, and whether it is held.
+    /// Version and hold of a package in dpkg's record.
     fn status(&self, name: &str) -> (Option<String>, bool) {
-        // Fails for a name that dpkg has never met; then it prints nothing.
+        // For an unknown name it fails with empty output.
         let format = "${db:Status-Want} ${db:Status-Status} ${Version}\n";
         let status = output_of(self.dpkg("dpkg-query").args(["-W", "-f", format, "--", name]));
         status.ok().as_deref().map(status_of).unwrap_or_default()
     }
 
-    /// What is known of a package, from dpkg's record and apt's index.
+    /// State of a package from dpkg's record and apt's index.
     pub(super) fn look(&self, name: &str) -> Result<Seen, PackageError> {
         let (installed, held) = self.status(name);
         let policy = output_of(self.apt("apt-cache").args(["policy", "--", name]))?;
@@ -163,13 +163,13 @@ impl Apt {
         Ok(Seen { installed, held, candidate, available, older, providers })
     }
 
-    /// Does what the plan says: all of it in one transaction, which removes nothing before everything is fetched.
+    /// Performs the plan in one transaction, which removes packages only after everything is downloaded.
     pub(super) fn perform(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
         self.locks.wait(report)?;
         if !plan.install.is_empty() || !plan.remove.is_empty() {
             self.refuse_other_removals(plan, wanted, report)?;
             let mut change = self.apt_get();
-            // Should another have changed something since that was looked at.
+            // Another process may have changed the state since the check.
             change.args(plan.remove.is_empty().then_some("--no-remove"));
             change.args(wanted.download_only.then_some("--download-only"));
             run(change.args(transaction(plan, wanted)), report)?;
@@ -177,7 +177,7 @@ impl Apt {
         if wanted.download_only {
             return Ok(());
         }
-        // apt lets a held package go that it was told to change.
+        // apt releases a held package that it was told to change.
         let again = plan.install.iter().filter(|_| plan.change_held && wanted.hold == Some(true));
         let held: Vec<&String> = plan.hold.iter().chain(again.map(|(name, _)| name)).collect();
         for (mark, names) in [("hold", held), ("unhold", plan.release.iter().collect())] {
@@ -188,7 +188,7 @@ impl Apt {
         Ok(())
     }
 
-    /// What another package needs is not taken away silently, nor is a package that needs what goes.
+    /// Refuses to remove packages other than those the item names, such as dependencies and dependents.
     fn refuse_other_removals(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
         let mut others = Vec::new();
         let native = output_of(Command::new("dpkg").arg("--print-architecture"))?;
@@ -202,7 +202,7 @@ impl Apt {
     }
 }
 
-/// The arguments of apt-get for what changes. A `-` after a name means that it goes.
+/// Arguments of apt-get for the changes. A `-` after a name means removal.
 fn transaction(plan: &Plan, wanted: &Wanted) -> Vec<String> {
     let held = plan.change_held.then_some("--allow-change-held-packages");
     let older = wanted.allow_downgrade.then_some("--allow-downgrades");
@@ -211,25 +211,25 @@ fn transaction(plan: &Plan, wanted: &Wanted) -> Vec<String> {
     options.chain(come).chain(plan.remove.iter().map(|name| format!("{name}-"))).collect()
 }
 
-/// The package that goes, of a line of a simulation: `Remv tool [1.0]`, or `Purg`.
+/// Package removed by a line of a simulation: `Remv tool [1.0]`, or `Purg`.
 fn removed_by(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("Remv ").or_else(|| line.strip_prefix("Purg "))?;
     rest.split(' ').next()
 }
 
-/// Is it among these? apt leaves the machine's own architecture away (`tool`, where `tool:amd64` was asked for); a
-/// package of a foreign one is another package, though it has the same name.
+/// Is it among these names? apt omits the machine's own architecture (`tool` for `tool:amd64`). A package of a foreign
+/// architecture is a different one, even with the same name.
 fn is_named(names: &[String], name: &str, native: &str) -> bool {
     let exact = |name| -> (&str, &str) { str::split_once(name, ':').unwrap_or((name, native)) };
     names.iter().any(|named| exact(named) == exact(name))
 }
 
-/// Of dpkg's states, those that an interrupted run leaves (dpkg(1), "Package states").
+/// Is it one of dpkg's states that an interrupted run leaves (dpkg(1), "Package states")?
 fn is_unfinished(status: &str) -> bool {
     matches!(status, "half-installed" | "unpacked" | "half-configured" | "triggers-awaited" | "triggers-pending")
 }
 
-/// The installed version, and whether it is held. What only waits for a trigger is installed.
+/// Installed version and hold. A package that only waits for a trigger is installed.
 fn status_of(text: &str) -> (Option<String>, bool) {
     let mut words = text.lines().next().unwrap_or_default().split(' ');
     let (want, status, version) = (words.next(), words.next(), words.next());
@@ -238,13 +238,13 @@ fn status_of(text: &str) -> (Option<String>, bool) {
     (installed.map(str::to_owned), want == Some("hold"))
 }
 
-/// `  Candidate: 1.2-3`, or `(none)`.
+/// Parses `  Candidate: 1.2-3`, or `(none)`.
 fn candidate_of(policy: &str) -> Option<String> {
     let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
     (candidate != "(none)").then(|| candidate.to_owned())
 }
 
-/// Of `apt-cache showpkg`, what stands behind `Reverse Provides:`, a line each: `name version (= provided)`.
+/// Parses the lines after `Reverse Provides:` of `apt-cache showpkg`: `name version (= provided)`.
 fn providers_of(showpkg: &str) -> Vec<String> {
     let lines = showpkg.lines().skip_while(|line| !line.starts_with("Reverse Provides:")).skip(1);
     let mut names: Vec<String> = lines.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect();
@@ -254,7 +254,7 @@ fn providers_of(showpkg: &str) -> Vec<String> {
     names
 }
 
-/// `name | version | where it is from`, newest first; each version once.
+/// Parses `name | version | source`, newest first; each version once.
 fn versions_of(madison: &str) -> Vec<String> {
     let mut versions: Vec<String> = Vec::new();
     for version in madison.lines().filter_map(|line| Some(line.split('|').nth(1)?.trim().to_owned())) {

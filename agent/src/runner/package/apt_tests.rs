@@ -1,4 +1,4 @@
-//! The machine's own apt and dpkg in a root of their own, with a repository of tiny packages. They run as root, on a
+//! The machine's own apt and dpkg in a separate root, with a repository of tiny packages. The tests need root on
 //! Debian.
 
 use std::{fs, io::Read, ops::Deref, path::PathBuf};
@@ -10,7 +10,7 @@ use crate::runner::package::{
     trial::{Trial, patience, wants},
 };
 
-/// A root with nothing in it, and a repository.
+/// An empty root, and a repository.
 struct Machine {
     trial: Trial,
     apt: Apt,
@@ -25,7 +25,7 @@ impl Deref for Machine {
 }
 
 impl Machine {
-    /// With a repository that has these packages, `NAME VERSION`, each with what its control file says besides.
+    /// With a repository of these packages, `NAME VERSION`, each with additional lines of its control file.
     fn new(packages: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path().join("root");
@@ -59,7 +59,7 @@ impl Machine {
         machine
     }
 
-    /// Builds one, and gives its paragraph of the index.
+    /// Builds a package and returns its entry in the index.
     fn package(&self, repository: &Path, package: &str, more: &str) -> String {
         let (name, version) = package.split_once(' ').expect("NAME VERSION");
         let tree = self.dir.path().join(format!("build/{name}-{version}"));
@@ -94,21 +94,21 @@ fn packages_come_change_hold_and_go() {
     assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
     assert_eq!(machine.done(&wants("tool=1.0")), "already as wanted");
     assert_eq!(machine.done(&wants("tool")), "already as wanted", "what is there will do");
-    // What it needs comes with it, and is not taken away from under it.
+    // Its dependency is installed with it and is protected from removal.
     assert_eq!(machine.done(&wants("user")), "installed user 1");
     assert_eq!(machine.file("lib").as_deref(), Some("2"));
-    // Fetched now, installed later: without the repository.
+    // Download now and install later, with the repository gone.
     let download = Wanted { download_only: true, ..wants("tool=1.1") };
     assert_eq!(machine.done(&download), "downloaded tool 1.1");
     assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
     let hold = Wanted { hold: Some(true), ..wants("tool=1.1") };
     assert_eq!(machine.done(&hold), "installed tool 1.1; held tool");
     assert_eq!(machine.done(&hold), "already as wanted");
-    // Newer than wanted; then held by an item that this one is not.
+    // Newer than wanted; then held by another item.
     assert!(machine.refused(&wants("tool=1.0")).starts_with("DowngradeRefused: tool 1.1 is installed"));
     let back = Wanted { allow_downgrade: true, ..wants("tool=1.0") };
     assert!(machine.refused(&back).starts_with("Held: tool"));
-    // Its own holder changes it, and it stays held.
+    // The holding item changes it, and it stays held.
     assert_eq!(machine.done(&Wanted { hold: Some(true), ..back.clone() }), "installed tool 1.0");
     assert!(machine.refused(&wants("tool=1.1")).starts_with("Held: tool"));
     assert_eq!(machine.done(&hold), "installed tool 1.1");
@@ -165,10 +165,10 @@ fn a_download_leaves_the_machine_as_it_is() {
     output_of(machine.apt.dpkg("dpkg").arg("--unpack").arg(&deb)).expect("unpacked");
     let download = |name| Wanted { download_only: true, ..wants(name) };
     machine.bring_about(&download("tool=1.0")).0.expect("downloaded");
-    // What has nothing to do with it is told as it is.
+    // Unrelated errors are reported unchanged.
     assert_eq!(machine.refused(&download("tool=9")), "VersionNotFound: tool 9 cannot be had here; there are: 1.0");
     assert_eq!(machine.apt.unfinished().expect("readable"), ["tool"], "it was configured");
-    // While this is there apt does nothing at all.
+    // While this file exists, apt refuses to work.
     let status = fs::read_to_string(machine.root().join("var/lib/dpkg/status")).expect("a record");
     fs::write(machine.root().join(UPDATES).join("0001"), status).expect("written");
     let error = machine.refused(&download("tool=1.0"));
@@ -211,7 +211,7 @@ fn a_record_and_triggers_that_dpkg_did_not_finish_are_finished_first() {
 fn a_run_that_was_cut_off_is_finished_first() {
     let machine = Machine::new(&[("tool 1.0", ""), ("other 1", "")]);
     machine.done(&Wanted { update: true, ..wants("other") });
-    // As a power cut leaves it: unpacked, and never configured.
+    // State after a power cut: unpacked but still unconfigured.
     let deb = machine.dir.path().join("repository/tool_1.0_all.deb");
     output_of(machine.apt.dpkg("dpkg").arg("--unpack").arg(&deb)).expect("unpacked");
     assert_eq!(machine.apt.unfinished().expect("readable"), ["tool"]);
@@ -258,7 +258,7 @@ fn another_apt_is_waited_for_and_named() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("spawned");
-    // Kept open: a holder that cannot write would end, and its lock with it.
+    // Keep it open: a holder with a closed pipe would end and release its lock.
     let mut said = holder.stdout.take().expect("a pipe");
     said.read_exact(&mut [0; 4]).expect("held");
     let remove = Wanted { remove: vec!["tool".to_owned()], ..Wanted::default() };
@@ -266,7 +266,7 @@ fn another_apt_is_waited_for_and_named() {
     let expected = format!("PackagesLocked: python3 (process {}) has held {} for 0 s", holder.id(), lock.display());
     assert_eq!(done, Err(expected));
     assert!(text.contains("waiting for python3"), "{text}");
-    // Let go: on it goes.
+    // Released: the work continues.
     drop(holder.stdin.take());
     holder.wait().expect("an end");
     assert_eq!(machine.done(&remove), "removed tool");

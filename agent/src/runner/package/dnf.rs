@@ -1,6 +1,6 @@
-//! dnf (version 4) and rpm: what they say of packages, and how they are told. Versions are `[EPOCH:]VERSION-RELEASE`.
-//! Holds are those of dnf's plugin versionlock. rpm knows no half-installed packages; what a transaction leaves that
-//! was cut off is two versions of one.
+//! dnf (version 4) and rpm: parsing of their output, and their commands. Versions are `[EPOCH:]VERSION-RELEASE`. Holds
+//! are those of dnf's plugin versionlock. rpm knows only complete packages; an interrupted transaction leaves two
+//! versions of a package.
 
 use std::{
     cell::Cell,
@@ -22,27 +22,27 @@ use crate::{
     runner::programs::{ProgramError, output_of, run, run_and_read},
 };
 
-/// What rpm locks, below the root: of RHEL and of Fedora. dnf's own locks dnf finds.
+/// Locks of rpm, relative to the root: on RHEL and on Fedora. dnf finds its own locks.
 const LOCKS: [&str; 2] = ["var/lib/rpm/.rpm.lock", "usr/lib/sysimage/rpm/.rpm.lock"];
-/// What may stand behind a name, as in `glibc.x86_64`.
+/// Possible suffixes of a name, as in `glibc.x86_64`.
 const ARCHITECTURES: [&str; 6] = ["noarch", "x86_64", "i686", "aarch64", "ppc64le", "s390x"];
-/// A line for each package of a query. dnf 4 adds an empty one.
+/// Query format with one line per package. dnf 4 adds an empty line.
 const QUERY_FORMAT: &str = "%{name} %{arch} %{evr}\n";
 
-/// What was fetched stays until it is installed; else the next transaction, whichever, clears it away.
+/// Keeps downloads until they are installed; otherwise the next transaction of any kind deletes them.
 const KEEP: &str = "--setopt=keepcache=1";
-/// With this status dnf ends when another has one of its locks, and says: `metadata already locked by 12`.
+/// Exit status of dnf when another process has one of its locks. Its message is: `metadata already locked by 12`.
 const LOCKED_STATUS: i32 = 200;
 const LOCKED_BY: &str = " already locked by ";
-/// Of rpm's complaint: `lib is needed by (installed) user-1-1.noarch`.
+/// Part of rpm's message: `lib is needed by (installed) user-1-1.noarch`.
 const NEEDED_BY: &str = " is needed by (installed) ";
 
-/// The dnf of one root.
+/// dnf of one root.
 pub(super) struct Dnf {
-    /// `/`, but in tests.
+    /// `/`, except in tests.
     root: PathBuf,
     locks: Locks,
-    /// A repository did not answer: dnf, which by default does nothing without it, goes on with the others.
+    /// A repository is down: make dnf, which by default then refuses to work, use the others.
     skips_unavailable: Cell<bool>,
 }
 
@@ -51,14 +51,14 @@ impl Dnf {
         Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, patience), skips_unavailable: Cell::new(false) }
     }
 
-    /// `4.14.0`.
+    /// Version of dnf, such as `4.14.0`.
     pub(super) fn version(&self) -> Result<String, PackageError> {
         Ok(output_of(self.dnf().arg("--version"))?.lines().next().unwrap_or_default().to_owned())
     }
 
     fn dnf(&self) -> Command {
         let mut command = self.dnf_in_root();
-        // Without a word of its own on every command: what matters comes anyway.
+        // Suppresses progress output; important messages still appear.
         command.args(["--assumeyes", "--quiet"]);
         command
     }
@@ -68,7 +68,7 @@ impl Dnf {
         if self.root != Path::new("/") {
             let root = self.root.display();
             command.arg(format!("--installroot={root}")).arg("--releasever=1");
-            // The plugin `local` offers what other roots had installed.
+            // The plugin `local` offers packages that other roots installed.
             command.arg(format!("--config={root}/etc/dnf/dnf.conf")).arg("--disableplugin=local");
             for (setting, path) in [
                 ("reposdir", "etc/yum.repos.d"),
@@ -81,7 +81,7 @@ impl Dnf {
             }
         }
         command.args(self.skips_unavailable.get().then_some("--setopt=*.skip_if_unavailable=1"));
-        // It would wait for another without end.
+        // Otherwise dnf would wait for another process indefinitely.
         command.env("LC_ALL", "C").arg("--setopt=exit_on_lock=True");
         command
     }
@@ -116,7 +116,7 @@ impl Dnf {
         }
     }
 
-    /// Brings transactions to an end that were cut off after a new version came and before the old one went.
+    /// Finishes transactions that were interrupted between the install of a new version and the removal of the old one.
     pub(super) fn repair(&self, report: &Report) -> Result<(), PackageError> {
         if self.unfinished()?.is_empty() {
             return Ok(());
@@ -132,14 +132,14 @@ impl Dnf {
         if left.is_empty() { Ok(()) } else { Err(PackageError::Broken { names: left.join(", "), source }) }
     }
 
-    /// Packages that are there in several versions, and are not of those that may be, as kernels are.
+    /// Packages with several installed versions, except those that allow it, such as kernels.
     pub(super) fn unfinished(&self) -> Result<Vec<String>, PackageError> {
         let all = output_of(self.rpm().args(["--query", "--all", "--queryformat", "%{NAME}.%{ARCH}\n"]))?;
         let mut seen = BTreeSet::new();
         if all.lines().all(|name| seen.insert(name)) {
             return Ok(Vec::new());
         }
-        // Which may be, dnf knows; it needs no repository for that.
+        // dnf knows which packages allow it, even offline.
         let mut query = self.dnf();
         query.args(["--disablerepo=*", "repoquery", "--duplicates", "--queryformat", "%{name}.%{arch}"]);
         let names: BTreeSet<String> =
@@ -147,15 +147,15 @@ impl Dnf {
         Ok(names.into_iter().collect())
     }
 
-    /// The version that is installed; the newest, where several are, as of kernels.
+    /// The installed version; the newest one if there are several, as of kernels.
     pub(super) fn installed(&self, name: &str) -> Option<String> {
-        // Fails for a name that is not installed.
+        // Fails for a missing package.
         let text = output_of(self.rpm().args(["--query", "--queryformat", "%{EVR}\n", name])).ok()?;
         text.lines().max_by(|one, other| rpm_evr_compare(one, other)).map(str::to_owned)
     }
 
-    /// What is known of the packages of an item, from rpm's record and the repositories' indexes. Each question to dnf
-    /// takes a second or more: what is as wanted needs none.
+    /// State of an item's packages, from rpm's record and the repositories' indexes. Each dnf query takes a second or
+    /// more, so only packages that must change are queried.
     pub(super) fn look(&self, wanted: &Wanted, report: &Report) -> Result<BTreeMap<String, Seen>, PackageError> {
         let names = wanted.install.iter().map(|want| &want.name).chain(&wanted.remove);
         let installed: BTreeMap<&str, Option<String>> =
@@ -170,7 +170,7 @@ impl Dnf {
         let mut offered = String::new();
         if !changes.is_empty() {
             let mut query = self.dnf();
-            // What is held is there all the same.
+            // Held packages are installed too.
             query.args(["--disableplugin=versionlock", "repoquery", "--available", "--showduplicates"]);
             offered = self.output_of(query.args(["--queryformat", QUERY_FORMAT]).args(&changes), report)?;
         }
@@ -190,7 +190,7 @@ impl Dnf {
         installed.into_iter().map(seen).collect()
     }
 
-    /// Packages that provide what no package is called.
+    /// Packages that provide a purely virtual name.
     fn providers(&self, name: &str, report: &Report) -> Result<Vec<String>, PackageError> {
         let mut query = self.dnf();
         query.args(["repoquery", "--available", "--whatprovides", name, "--queryformat", "%{name}"]);
@@ -199,7 +199,7 @@ impl Dnf {
         Ok(names.into_iter().collect())
     }
 
-    /// The locks on versions, a line each; none where dnf has no such plugin and the item wants nothing of it.
+    /// The versionlock entries, one per line; empty if dnf lacks the plugin and the item can do without it.
     fn locked(&self, is_needed: bool, report: &Report) -> Result<String, PackageError> {
         match self.output_of(self.dnf().args(["versionlock", "list"]), report) {
             Err(PackageError::Program(source)) if is_needed => Err(PackageError::NoHolds { source }),
@@ -208,7 +208,7 @@ impl Dnf {
         }
     }
 
-    /// Does what the plan says. Nothing goes before what comes instead is there.
+    /// Performs the plan. A package is removed only after its replacement is downloaded.
     pub(super) fn perform(
         &self,
         plan: &Plan,
@@ -217,7 +217,7 @@ impl Dnf {
         report: &Report,
     ) -> Result<(), PackageError> {
         self.locks.wait(report)?;
-        // What it conflicts with goes only if the item names it.
+        // A conflicting package is removed only if the item names it.
         let download = ["--downloadonly", "--allowerasing", KEEP];
         if wanted.download_only {
             return self.install(plan, seen, &download, report);
@@ -226,7 +226,7 @@ impl Dnf {
         if let Some(names) = going.unnamed(&plan.remove) {
             return Err(PackageError::OtherRemovals { names });
         }
-        // What is replaced goes in the transaction that replaces it, for others may need the one or the other.
+        // A replaced package goes in the transaction that replaces it, because others may need either of them.
         let first: Vec<&String> = plan.remove.iter().filter(|name| !going.replaces(name)).collect();
         if !first.is_empty() {
             self.refuse_other_removals(&first)?;
@@ -239,7 +239,7 @@ impl Dnf {
         self.hold(plan, wanted, report)
     }
 
-    /// What goes when the packages come: dnf tells it beforehand.
+    /// Packages that the installation would remove, from dnf's preview.
     fn going(&self, plan: &Plan, seen: &BTreeMap<String, Seen>, report: &Report) -> Result<Going, PackageError> {
         let mut all = Going::default();
         let options: &[&str] = if plan.remove.is_empty() { &[] } else { &["--allowerasing"] };
@@ -260,7 +260,7 @@ impl Dnf {
         Ok(all)
     }
 
-    /// What needs a package is not taken away with it: rpm says what that is.
+    /// Refuses to remove dependents of a package; rpm names them.
     fn refuse_other_removals(&self, removed: &[&String]) -> Result<(), PackageError> {
         match output_of(self.rpm().args(["--erase", "--test"]).args(removed)) {
             Ok(_) => Ok(()),
@@ -288,13 +288,13 @@ impl Dnf {
         Ok(())
     }
 
-    /// A lock is one on a version: a held package that was changed is locked anew.
+    /// Updates the holds. A lock applies to one version, so a changed held package is locked again.
     fn hold(&self, plan: &Plan, wanted: &Wanted, report: &Report) -> Result<(), PackageError> {
         let installed = || plan.install.iter().map(|(name, _)| name);
         let changed = plan.change_held.then(|| installed().chain(&plan.remove)).into_iter().flatten();
         for name in plan.release.iter().chain(changed) {
             match self.output_of(self.dnf().args(["versionlock", "delete", name]), report) {
-                // It fails where there is none.
+                // It fails if the lock is missing.
                 Ok(_) | Err(PackageError::Program(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -308,7 +308,7 @@ impl Dnf {
     }
 }
 
-/// What is to come, by the verb for it: dnf has one of its own for what gets older.
+/// Packages to install, by dnf command: a downgrade has its own.
 fn changes(plan: &Plan, seen: &BTreeMap<String, Seen>) -> impl Iterator<Item = (&'static str, Vec<String>)> {
     let is_older = |(name, version): &&(String, String)| seen.get(name).is_some_and(|s| s.older.contains(version));
     let (older, other): (Vec<_>, Vec<_>) = plan.install.iter().partition(is_older);
@@ -318,7 +318,7 @@ fn changes(plan: &Plan, seen: &BTreeMap<String, Seen>) -> impl Iterator<Item = (
     all.into_iter().filter(|(_, packages)| !packages.is_empty())
 }
 
-/// Which of dnf's locks a command of it failed for, and the process that has it.
+/// The dnf lock that made a command fail, and its holder's process id.
 fn lock_of(error: &ProgramError) -> Option<(String, u32)> {
     let ProgramError::Failed { status, complaint, .. } = error else { return None };
     let (lock, rest) = complaint.split_once(LOCKED_BY).filter(|_| status.code() == Some(LOCKED_STATUS))?;
@@ -327,7 +327,7 @@ fn lock_of(error: &ProgramError) -> Option<(String, u32)> {
     Some((format!("dnf's lock `{lock}`"), process.parse().ok()?))
 }
 
-/// `glibc.x86_64` is the package `glibc` of one architecture; `python3.11` is a name.
+/// Splits off the architecture: `glibc.x86_64` is the package `glibc`; `python3.11` is a name.
 pub(super) fn split(name: &str) -> (&str, Option<&str>) {
     match name.rsplit_once('.') {
         Some((bare, architecture)) if ARCHITECTURES.contains(&architecture) => (bare, Some(architecture)),
@@ -335,7 +335,7 @@ pub(super) fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A package of exactly that version, as dnf has it in commands.
+/// A package of exactly this version, in dnf's syntax.
 fn exact(name: &str, version: &str) -> String {
     match split(name) {
         (bare, Some(architecture)) => format!("{bare}-{version}.{architecture}"),
@@ -343,7 +343,7 @@ fn exact(name: &str, version: &str) -> String {
     }
 }
 
-/// What the programs' answers say of one package.
+/// State of one package, from the programs' output.
 fn seen(name: &str, installed: Option<String>, offered: &str, locked: &str) -> Seen {
     let (bare, architecture) = split(name);
     let mut available: Vec<String> = Vec::new();

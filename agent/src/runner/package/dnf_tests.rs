@@ -1,5 +1,5 @@
-//! The machine's own dnf and rpm in a root of their own, with a repository of tiny packages. They run as root, where
-//! dnf, createrepo_c and rpmbuild are installed.
+//! The machine's own dnf and rpm in a separate root, with a repository of tiny packages. The tests need root, dnf,
+//! createrepo_c and rpmbuild.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::runner::package::{
     trial::{Trial, make_dirs, patience, removes, wants},
 };
 
-/// With a repository that has these packages, `NAME VERSION`, each with what its spec says besides.
+/// A machine with a repository of these packages, `NAME VERSION`, each with additional lines of its spec.
 fn machine(packages: &[(&str, &str)]) -> Trial {
     let dir = tempfile::tempdir().expect("a directory");
     let root = dir.path().join("root");
@@ -56,23 +56,23 @@ fn packages_come_change_hold_and_go() {
     assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
     assert_eq!(machine.done(&wants("tool=1.0-1")), "already as wanted");
     assert_eq!(machine.done(&wants("tool.noarch")), "already as wanted", "what is there will do");
-    // What it needs comes with it, and is not taken away from under it.
+    // Its dependency is installed with it and is protected from removal.
     assert_eq!(machine.done(&wants("user")), "installed user 1-1");
     assert_eq!(machine.done(&wants("lib=1:2-1")), "already as wanted");
     let needed = machine.refused(&removes(&["lib"]));
     assert!(needed.starts_with("RemovalRefused: user-1-1.noarch would be removed too"), "{needed}");
-    // Fetched now, installed later.
+    // Download now and install later.
     let download = Wanted { download_only: true, ..wants("tool=1.1-1") };
     assert_eq!(machine.done(&download), "downloaded tool 1.1-1");
     assert_eq!(machine.file("tool").as_deref(), Some("1.0"));
     let hold = Wanted { hold: Some(true), ..wants("tool=1.1-1") };
     assert_eq!(machine.done(&hold), "installed tool 1.1-1; held tool");
     assert_eq!(machine.done(&hold), "already as wanted");
-    // Newer than wanted; then held by an item that this one is not.
+    // Newer than wanted; then held by another item.
     assert!(machine.refused(&wants("tool=1.0-1")).starts_with("DowngradeRefused: tool 1.1-1 is installed"));
     let back = Wanted { allow_downgrade: true, ..wants("tool=1.0-1") };
     assert!(machine.refused(&back).starts_with("Held: tool"));
-    // Its own holder changes it, and it stays held.
+    // The holding item changes it, and it stays held.
     assert_eq!(machine.done(&Wanted { hold: Some(true), ..back.clone() }), "installed tool 1.0-1");
     assert!(machine.refused(&wants("tool=1.1-1")).starts_with("Held: tool"));
     assert_eq!(machine.done(&Wanted { hold: Some(false), ..back }), "released tool");
@@ -118,7 +118,7 @@ fn nothing_is_taken_away_that_is_not_named() {
     let instead = Wanted { remove: vec!["old".to_owned()], ..wants("new") };
     let download = Wanted { download_only: true, ..instead.clone() };
     assert_eq!(machine.done(&download), "downloaded new 1-1");
-    // It cannot be had: then nothing goes either.
+    // The replacement fails to download: then the old package stays.
     let (rpm, away) =
         (machine.dir.path().join("repository/noarch/new-1-1.noarch.rpm"), machine.dir.path().join("away"));
     fs::rename(&rpm, &away).expect("moved");
@@ -143,7 +143,7 @@ fn what_a_package_replaces_goes_only_if_it_is_named() {
         "RemovalRefused: data would be removed too; name it in `remove`, or leave what it needs or conflicts with"
     );
     assert_eq!((machine.file("data").as_deref(), machine.file("tool").as_deref()), (Some("1"), Some("1")));
-    // It goes in the same transaction: before it the old tool needs it, after it the new one has another.
+    // It goes in the same transaction: the old tool needs it before, and the new one has another dependency after.
     let named = Wanted { remove: vec!["data".to_owned()], ..next };
     assert_eq!(machine.done(&named), "installed tool 2-1; removed data");
     assert_eq!((machine.file("data"), machine.file("common").as_deref()), (None, Some("1")));

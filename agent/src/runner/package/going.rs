@@ -1,28 +1,28 @@
-//! What goes when packages come, read from the table that dnf shows before it does anything. PURE: nothing is run here.
+//! Packages that a transaction removes, parsed from the table that dnf shows before it acts. PURE: it runs nothing.
 
 use std::collections::BTreeSet;
 
 use super::dnf::split;
 
-/// How dnf ends when it has told what it would do.
+/// dnf's last line after a preview.
 const ABORTED: &str = "Operation aborted.";
 
-/// What goes in a transaction, as dnf's table tells it: names with their architectures.
+/// Packages that a transaction removes according to dnf's table: names with architectures.
 #[derive(Debug, Default)]
 pub(super) struct Going {
-    /// Those that it could not leave.
+    /// Packages that are removed.
     pub(super) removed: BTreeSet<(String, String)>,
-    /// Those that something in it says it replaces.
+    /// Packages that another one in the transaction replaces.
     pub(super) replaced: BTreeSet<(String, String)>,
-    /// The table is there, and nothing was done.
+    /// The table is complete, and dnf stopped after the preview.
     pub(super) is_told: bool,
-    /// The rows that follow are of packages that are removed.
+    /// The next rows list removed packages.
     removing: bool,
 }
 
 impl Going {
-    /// Reads a line: a heading `Removing dependent packages:`, a row ` old  noarch  1-1  @site  6` below it, or below
-    /// any row `     replacing  old.noarch 1-1`. A row whose name is long is two lines, the second farther in.
+    /// Parses a line: a heading `Removing dependent packages:`, a row ` old  noarch  1-1  @site  6` below it, or below
+    /// any row `     replacing  old.noarch 1-1`. A row with a long name takes two lines, the second further indented.
     pub(super) fn take(&mut self, line: &str) {
         let mut words = line.split_ascii_whitespace();
         let (first, second) = (words.next().unwrap_or_default(), words.next());
@@ -43,7 +43,7 @@ impl Going {
         self.replaced.iter().any(|package| is_of(name, package))
     }
 
-    /// What goes and is none of these.
+    /// Removed packages that are missing in `names`.
     pub(super) fn unnamed(&self, names: &[String]) -> Option<String> {
         let is_named = |package: &&(String, String)| names.iter().any(|name| is_of(name, package));
         let others: Vec<&str> =
@@ -52,7 +52,7 @@ impl Going {
     }
 }
 
-/// Does an item mean this package by that name? Of a long row no architecture is known.
+/// Does this name in an item mean this package? A long row lacks the architecture.
 fn is_of(wanted: &str, (name, architecture): &(String, String)) -> bool {
     let (bare, wanted) = split(wanted);
     bare == name && (architecture.is_empty() || wanted.is_none_or(|wanted| wanted == architecture))

@@ -1,5 +1,5 @@
-//! The locks of package managers: who holds one, and waiting until it is let go. Those of files are record locks, so
-//! that the kernel tells who holds them; of others the program tells that failed for want of one.
+//! Locks of package managers: their holders, and waiting for their release. File locks are record locks, so that the
+//! kernel names the holder; for others the failed program reports it.
 
 use std::{
     fmt::Display,
@@ -19,35 +19,35 @@ use nix::{
 use super::PackageError;
 use crate::{exec_item::Report, runner::programs::ProgramError};
 
-/// How long another package manager is waited for, at most: unattended upgrades take minutes.
+/// Longest wait for another package manager: unattended upgrades take minutes.
 const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
-/// Of the item's time limit, one part in so many is kept for saying who did not come to an end.
+/// Fraction of the item's time limit that is kept for the report on the holder.
 const REPORT_PART: u32 = 10;
-/// Between two tries of a program that takes its locks by itself.
+/// Delay between two tries of a program that takes its locks by itself.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// How long others are waited for.
+/// Timeouts for waiting on others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// One wait, at most.
+    /// Longest single wait.
     pub(super) wait_max: Duration,
-    /// The end of every wait.
+    /// Deadline of all waits.
     pub(super) until: Instant,
 }
 
 impl Patience {
-    /// That of an item which begins now and has this time limit.
+    /// Timeouts of an item that begins now with this time limit.
     pub(super) fn of(limit: Duration) -> Self {
         Self { wait_max: WAIT_MAX, until: Instant::now() + (limit - limit / REPORT_PART) }
     }
 
-    /// How long a wait may last that begins now.
+    /// Longest wait that begins now.
     fn left(self, now: Instant) -> Duration {
         self.until.saturating_duration_since(now).min(self.wait_max)
     }
 }
 
-/// What is locked while a package manager works.
+/// Lock files of a package manager.
 pub(super) struct Locks {
     files: Vec<PathBuf>,
     patience: Patience,
@@ -59,7 +59,7 @@ impl Locks {
         Self { files: files.iter().map(|file| root.join(file)).collect(), patience }
     }
 
-    /// Waits until nobody else works, and says for whom.
+    /// Waits until all locks are free, and reports their holders.
     pub(super) fn wait(&self, report: &Report) -> Result<(), PackageError> {
         let began = Instant::now();
         let deadline = began + self.patience.left(began);
@@ -74,8 +74,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Does something that another may be in the way of, and again until it is not. A try that failed tells what is
-    /// locked and by which process, if that is why.
+    /// Runs an operation and retries it while another process blocks it. `holder` gives the lock and its process id if
+    /// that is why a try failed.
     pub(super) fn outwait<T>(
         &self,
         report: &Report,
@@ -100,13 +100,13 @@ impl Locks {
     }
 }
 
-/// dnf's locks are files with a number in them: nobody tells when one is let go.
+/// dnf's locks are files with a process id: their release is invisible without polling.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
 fn wait_a_moment(moment: Duration) {
     thread::sleep(moment);
 }
 
-/// Who holds a lock: "apt-get (process 12)". None: nobody, or there is no such file.
+/// Holder of a lock, as "apt-get (process 12)". None: it is free, or the file is missing.
 fn holder(path: &Path) -> Option<(PathBuf, String)> {
     let file = File::options().read(true).write(true).open(path).ok()?;
     let mut lock = write_lock();
@@ -126,11 +126,11 @@ fn process_name(process: impl Display) -> String {
     format!("{} (process {process})", name.trim())
 }
 
-/// Waits until a lock is free, at most so long. A wait that is given up ends with this process, soon after.
+/// Waits until a lock is free, up to a timeout. After it, the waiting thread ends with this process, which is soon.
 fn freed(path: PathBuf, at_most: Duration) -> bool {
     let (tell, told) = channel();
     thread::spawn(move || {
-        // Taken and let go at once. What cannot be locked is apt's to complain of.
+        // Take it and release it at once. apt itself reports a faulty lock file.
         if let Ok(file) = File::options().read(true).write(true).open(path) {
             let _ = fcntl(&file, FcntlArg::F_SETLKW(&write_lock()));
         }
@@ -152,7 +152,7 @@ mod tests {
     fn a_wait_ends_before_the_time_of_its_item() {
         for (limit_s, at_most_s) in [(20, 18), (10 * 60, 9 * 60), (30 * 60, 15 * 60)] {
             let patience = Patience::of(Duration::from_secs(limit_s));
-            // What has passed since is a moment, but not none.
+            // A short time has passed since.
             let now = Instant::now();
             let left = patience.left(now).as_secs_f64();
             assert!(left <= f64::from(at_most_s) && left > f64::from(at_most_s) - 5.0, "{left} s of {limit_s} s");

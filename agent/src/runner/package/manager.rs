@@ -1,4 +1,4 @@
-//! The package manager that a machine has: apt, or dnf.
+//! Package manager of a machine: apt or dnf.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,15 +11,15 @@ use super::{
 };
 use crate::{exec_item::Report, runner::programs::ProgramError};
 
-/// See the module.
+/// Package manager; see the module.
 pub(super) enum Manager {
     Apt(Apt),
     Dnf(Dnf),
 }
 
 impl Manager {
-    /// The one whose packages this machine is made of. Each family has the other's programs too, for those who want
-    /// them; but only a Debian has packages in dpkg's record.
+    /// Detects the machine's package manager. Each family can have the other's programs installed, but only Debian has
+    /// packages in dpkg's record.
     pub(super) fn of_this_machine(patience: Patience) -> Result<Self, PackageError> {
         let root = Path::new("/");
         let has = |program: &str| ["usr/bin", "bin"].iter().any(|dir| root.join(dir).join(program).exists());
@@ -35,7 +35,7 @@ impl Manager {
         if version.starts_with("4.") { Ok(Self::Dnf(dnf)) } else { Err(PackageError::UnknownDnf(version)) }
     }
 
-    /// Brings what an interrupted run left half-installed to an end.
+    /// Finishes the half-installed packages of an interrupted run.
     pub(super) fn repair(&self, report: &Report) -> Result<(), PackageError> {
         match self {
             Self::Apt(apt) => apt.repair(report),
@@ -43,7 +43,7 @@ impl Manager {
         }
     }
 
-    /// The command by which a person does that.
+    /// Command with which a person does that.
     pub(super) const fn mend(&self) -> &'static str {
         match self {
             Self::Apt(_) => "dpkg --configure -a",
@@ -51,7 +51,7 @@ impl Manager {
         }
     }
 
-    /// What an interrupted run left half-installed.
+    /// Half-installed packages of an interrupted run.
     pub(super) fn unfinished(&self) -> Result<Vec<String>, PackageError> {
         match self {
             Self::Apt(apt) => apt.unfinished(),
@@ -59,7 +59,7 @@ impl Manager {
         }
     }
 
-    /// Fetches the indexes of the repositories. Some = not all of them could be had, and why.
+    /// Downloads the indexes of the repositories. Some = a part failed, with the cause.
     pub(super) fn refresh(&self, report: &Report) -> Result<Option<ProgramError>, PackageError> {
         match self {
             Self::Apt(apt) => apt.refresh(report),
@@ -67,7 +67,7 @@ impl Manager {
         }
     }
 
-    /// What is known of the packages that an item names.
+    /// State of the packages that an item names.
     pub(super) fn look(&self, wanted: &Wanted, report: &Report) -> Result<BTreeMap<String, Seen>, PackageError> {
         match self {
             Self::Apt(apt) => {
@@ -78,7 +78,7 @@ impl Manager {
         }
     }
 
-    /// The version that is installed.
+    /// The installed version.
     pub(super) fn installed(&self, name: &str) -> Option<String> {
         match self {
             Self::Apt(apt) => apt.installed(name),
@@ -86,7 +86,7 @@ impl Manager {
         }
     }
 
-    /// Does what the plan, made from what was seen, says.
+    /// Performs the plan that was made from the state `seen`.
     pub(super) fn perform(
         &self,
         plan: &Plan,

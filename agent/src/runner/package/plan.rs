@@ -1,50 +1,50 @@
-//! What has to be done to packages, from what is wanted and what is seen. PURE: nothing is run here.
+//! Plan of package changes, from the wanted and the current state. PURE: it runs nothing.
 
 use std::collections::BTreeMap;
 
-/// Versions, or providers, named in a message.
+/// Maximum of versions or providers in a message.
 const VERSIONS_SHOWN_MAX: usize = 5;
 
-/// A package as an item names it, `NAME` or `NAME=VERSION`.
+/// A package in an item: `NAME` or `NAME=VERSION`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Want {
     pub(super) name: String,
-    /// None: any that is there, else the newest.
+    /// None: any installed version, or else the newest.
     pub(super) version: Option<String>,
 }
 
-/// What an item wants of the packages of its machine.
+/// Wanted state of a machine's packages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) install: Vec<Want>,
     pub(super) remove: Vec<String>,
-    /// Fetch the index first.
+    /// Download the index first.
     pub(super) update: bool,
-    /// Keep the installed from being changed by others, or let them; None: as it is.
+    /// Hold or release the packages; None: leave the hold unchanged.
     pub(super) hold: Option<bool>,
     pub(super) allow_downgrade: bool,
-    /// Fetch the packages and leave the machine as it is.
+    /// Download the packages and leave the machine unchanged.
     pub(super) download_only: bool,
 }
 
-/// What a package manager says of one package.
+/// State of one package in its package manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// The version that is installed, wholly.
+    /// The completely installed version.
     pub(super) installed: Option<String>,
-    /// Others may not change it.
+    /// It is held: protected from changes by others.
     pub(super) held: bool,
-    /// What would be installed if no version is named.
+    /// Version that is installed by default.
     pub(super) candidate: Option<String>,
-    /// Every version that can be had, newest first.
+    /// Every available version, newest first.
     pub(super) available: Vec<String>,
-    /// Those of them that are older than the installed one.
+    /// Available versions that are older than the installed one.
     pub(super) older: Vec<String>,
-    /// Packages that provide it, where no package has this name.
+    /// Packages that provide this name, if it is purely virtual.
     pub(super) providers: Vec<String>,
 }
 
-/// Everything to be done, each list in the order of the params.
+/// All changes, each list in the order of the params.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Names with exact versions.
@@ -52,11 +52,11 @@ pub(super) struct Plan {
     pub(super) remove: Vec<String>,
     pub(super) hold: Vec<String>,
     pub(super) release: Vec<String>,
-    /// Some that change are held, and the item is their holder.
+    /// Some of the changed packages are held, and the item is their holder.
     pub(super) change_held: bool,
 }
 
-/// Why it cannot be done as it is.
+/// Reason why the wanted state is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Obstacle {
     #[error(
@@ -80,7 +80,7 @@ pub(super) enum Obstacle {
 }
 
 impl Obstacle {
-    /// Can a fresh index of the repositories take it away?
+    /// Can a fresh index of the repositories resolve it?
     pub(super) const fn is_of_index(&self) -> bool {
         match self {
             Self::Missing(_) | Self::Virtual { .. } | Self::NoVersion { .. } => true,
@@ -89,7 +89,7 @@ impl Obstacle {
     }
 }
 
-/// What is to be done.
+/// Makes the plan.
 pub(super) fn plan(wanted: &Wanted, seen: &BTreeMap<String, Seen>) -> Result<Plan, Obstacle> {
     let mut plan = Plan::default();
     let unseen = Seen::default();
@@ -112,13 +112,13 @@ pub(super) fn plan(wanted: &Wanted, seen: &BTreeMap<String, Seen>) -> Result<Pla
         plan.remove.push(name.clone());
     }
     if wanted.download_only && plan.install.is_empty() {
-        // Without what comes instead, nothing is to be fetched.
+        // A download needs packages to install; removals alone are skipped.
         return Ok(Plan::default());
     }
     Ok(plan)
 }
 
-/// None: what is installed will do.
+/// Version to install. None: the installed one is sufficient.
 fn version_to_install(want: &Want, seen: &Seen, allow_downgrade: bool) -> Result<Option<String>, Obstacle> {
     match (&want.version, &seen.installed) {
         (None, Some(_)) => Ok(None),
@@ -136,7 +136,7 @@ fn version_to_install(want: &Want, seen: &Seen, allow_downgrade: bool) -> Result
     }
 }
 
-/// Which provider is installed would depend on the order of the repositories, so a person names it.
+/// The choice of a provider would depend on the order of the repositories, so a person must name one.
 fn missing(name: &str, seen: &Seen) -> Obstacle {
     match seen.providers.as_slice() {
         [] => Obstacle::Missing(name.to_owned()),
@@ -147,7 +147,7 @@ fn missing(name: &str, seen: &Seen) -> Obstacle {
     }
 }
 
-/// A held package is changed by an item that says `hold`, whichever way: then it knows of the hold.
+/// Checks a change of a held package: allowed if the item sets `hold`, true or false, and thus knows of the hold.
 fn change(plan: &mut Plan, name: &str, seen: &Seen, hold: Option<bool>) -> Result<(), Obstacle> {
     match (seen.held && seen.installed.is_some(), hold) {
         (false, _) => {}
@@ -162,7 +162,7 @@ impl Plan {
         *self == Self::default()
     }
 
-    /// In one line, for people.
+    /// Summary in one line, for people.
     pub(super) fn summary(&self, download_only: bool) -> String {
         let versions = self.install.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>();
         if download_only {

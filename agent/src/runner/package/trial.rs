@@ -1,4 +1,4 @@
-//! What the tests of the package managers share: items, and what one comes to in a root of its own.
+//! Shared code of the package manager tests: items, and their outcome in a separate root.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ pub(super) struct Trial {
     pub(super) manager: Manager,
 }
 
-/// Others are waited for, but not long.
+/// Short waits for other processes.
 pub(super) fn patience() -> Patience {
     Patience { wait_max: Duration::from_millis(600), until: Instant::now() + Duration::from_secs(3600) }
 }
@@ -38,7 +38,7 @@ pub(super) fn removes(names: &[&str]) -> Wanted {
     Wanted { remove: names.iter().map(|name| (*name).to_owned()).collect(), ..Wanted::default() }
 }
 
-/// Makes these directories below one.
+/// Creates these directories below a root.
 pub(super) fn make_dirs(root: &Path, dirs: &[&str]) {
     for dir in dirs {
         fs::create_dir_all(root.join(dir)).expect("a directory");
@@ -46,7 +46,7 @@ pub(super) fn make_dirs(root: &Path, dirs: &[&str]) {
 }
 
 impl Trial {
-    /// What it comes to, and what it wrote.
+    /// Outcome of an item, and its output.
     pub(super) fn bring_about(&self, wanted: &Wanted) -> (Result<String, String>, String) {
         let (mut reader, writer) = pipe().expect("a pipe");
         let text = std::thread::spawn(move || {
@@ -70,7 +70,7 @@ impl Trial {
         done.map(|done| panic!("{done}\n{text}")).expect_err("refused")
     }
 
-    /// What a package put into its file below `/opt`.
+    /// Content of a package's file below `/opt`.
     pub(super) fn file(&self, name: &str) -> Option<String> {
         let text = fs::read_to_string(self.dir.path().join("root/opt").join(name)).ok()?;
         Some(text.trim_end().to_owned())

@@ -1,5 +1,5 @@
-//! The archive of a copy: written under a temporary name with its digest taken on the way, made durable, read
-//! back, and put in place.
+//! Archive of a copy: written under a temporary name while its digest is computed, made durable, verified, and moved
+//! into place.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,26 +14,26 @@ use tar::{Builder, EntryType, Header};
 
 use crate::runner::copies::{CopyError, Digesting, part_of, put_in_place};
 
-/// Name of the entry that says what the archive is.
+/// Name of the entry that describes the archive.
 const LABEL: &str = "muster-backup.json";
-/// A hot copy reads files that change: then all is read again, at most so often.
+/// Maximum of passes: a hot copy reads changing files, and each change restarts it.
 const TRIES: usize = 5;
-/// Files and directories in a copy. A manager has a few dozen.
+/// Maximum of entries in a copy. A manager has a few dozen.
 const ENTRIES_MAX: usize = 10_000;
-/// Deepest directory in a copy.
+/// Maximum depth of directories in a copy.
 const DEPTH_MAX: usize = 16;
 
-/// What was written.
+/// The written archive.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Archive {
     pub(super) bytes: u64,
-    /// In hex.
+    /// Digest in hex.
     pub(super) sha256: String,
-    /// Regular files.
+    /// Number of regular files.
     pub(super) files: usize,
 }
 
-/// Why there is no archive.
+/// Reason why the archive failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArchiveError {
     #[error(transparent)]
@@ -46,7 +46,7 @@ pub(super) enum ArchiveError {
     Damaged { path: PathBuf, problem: &'static str },
 }
 
-/// Copies a directory into an archive at `target`, with a label in front. Nothing is at `target` unless it is whole.
+/// Copies a directory into an archive at `target`, with a label first. `target` exists only if it is complete.
 pub(super) fn write(source: &Path, target: &Path, label: &impl Serialize) -> Result<Archive, ArchiveError> {
     let part = part_of(target);
     let label = serde_json::to_vec_pretty(label).unwrap_or_default(); // plain data always serializes
@@ -63,11 +63,11 @@ pub(super) fn write(source: &Path, target: &Path, label: &impl Serialize) -> Res
     Ok(archive)
 }
 
-/// Reads what was written back, and only then gives it its name: what counts as a copy is whole.
+/// Verifies the archive and only then renames it: every visible copy is complete.
 fn take(file: &File, target: &Path, archive: &Archive) -> Result<(), ArchiveError> {
     let part = part_of(target);
     file.sync_all().map_err(CopyError::file("sync", &part))?;
-    // So that it is read from the disk. Where the kernel keeps it all the same, what it keeps is read.
+    // Forces the read to come from disk. If the kernel keeps its cache anyway, that is read.
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     if let Err(error) = verify(&part, archive) {
         fs::remove_file(&part).map_err(CopyError::file("remove", &part))?;
@@ -76,9 +76,9 @@ fn take(file: &File, target: &Path, archive: &Archive) -> Result<(), ArchiveErro
     Ok(put_in_place(file, &part, target)?)
 }
 
-/// One pass; None if a file changed its size or went away meanwhile.
+/// One pass; None if a file changed its size or disappeared meanwhile.
 fn write_once(source: &Path, part: &Path, label: &[u8]) -> Result<Option<(File, Archive)>, ArchiveError> {
-    // Always a new file: where others may write, what is there may be theirs, or a link.
+    // Always a new file: in a shared directory, an existing one may be another user's, or a link.
     match fs::remove_file(part) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         removed => removed.map_err(CopyError::file("remove", part))?,
@@ -105,7 +105,7 @@ fn write_once(source: &Path, part: &Path, label: &[u8]) -> Result<Option<(File, 
     Ok(Some((file, Archive { bytes, sha256, files })))
 }
 
-/// Everything below a directory, parents first, with its name in the archive.
+/// Everything below a directory, parents first, with the names in the archive.
 fn entries(source: &Path) -> Result<Vec<(PathBuf, PathBuf)>, ArchiveError> {
     let mut found = vec![(source.to_owned(), PathBuf::from("swarm"))];
     let mut at = 0;
@@ -171,7 +171,7 @@ fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Reads an archive back from the disk, whole.
+/// Reads the whole archive back from disk and verifies it.
 fn verify(path: &Path, written: &Archive) -> Result<(), ArchiveError> {
     let damaged = |problem| ArchiveError::Damaged { path: path.to_owned(), problem };
     let file = File::open(path).map_err(CopyError::file("read back", path))?;

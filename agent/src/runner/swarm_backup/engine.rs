@@ -1,6 +1,5 @@
-//! The Docker Engine around a copy: what it says of the swarm, and how it is stopped and started again. Stopping is
-//! systemd's work, and so is the promise that it starts again: a timer is armed before the stop, and disarmed only when
-//! the engine answers.
+//! The Docker Engine around a copy: its swarm state, its stop and its start. systemd does the stop and guarantees the
+//! start: a timer is armed before the stop, and disarmed only when the engine answers.
 
 use std::{
     io,
@@ -19,21 +18,21 @@ use crate::{
     swarm::{SwarmCalls, local_info},
 };
 
-/// One request to the engine.
+/// Timeout of one request to the engine.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(60);
-/// From the start of Docker until this manager is reachable for the others.
+/// Timeout from the start of Docker until the other managers reach this one.
 const REACHABLE_DEADLINE: Duration = Duration::from_secs(180);
-/// How often that is looked at.
+/// Polling interval of that state.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// systemd starts Docker again after this long, whatever becomes of us. A copy takes seconds.
+/// Delay after which systemd starts Docker again in any case. A copy takes seconds.
 const STARTED_AGAIN_AFTER: &str = "10min";
-/// Of the timer that sees to it.
+/// Name of that timer.
 const TIMER: &str = "muster-docker-again";
 const SERVICE: &str = "docker.service";
-/// Where there is one, it starts Docker for whoever connects; so it is stopped first and started with it.
+/// Socket unit, if there is one. It starts Docker on each connection, so it is stopped first and started with Docker.
 const SOCKET_UNIT: &str = "docker.socket";
 
-/// What went wrong with the engine.
+/// Error of the engine.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EngineError {
     #[error(transparent)]
@@ -59,7 +58,7 @@ pub(super) enum EngineError {
     NotReachable,
 }
 
-/// Asks the engine about the swarm.
+/// Reads the swarm's state from the engine.
 pub(super) fn look(socket: &Path) -> Result<Seen, EngineError> {
     docker::block_on(async {
         let docker = docker::connect(socket, REQUEST_DEADLINE)?;
@@ -96,7 +95,7 @@ async fn nodes(socket: &Path) -> Result<Vec<SwarmNode>, EngineError> {
     }
 }
 
-/// Starts Docker if an earlier attempt has left it stopped: its timer is still armed.
+/// Starts Docker if an interrupted attempt left it stopped: its timer is still armed.
 pub(super) fn start_if_stopped(report: &Report) -> Result<(), EngineError> {
     if is_active(&format!("{TIMER}.timer"))? {
         report.line("an earlier attempt was interrupted while Docker was stopped: starting it");
@@ -106,8 +105,8 @@ pub(super) fn start_if_stopped(report: &Report) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Does something while Docker is stopped, and starts it again whatever came of it. Fails where Docker was started
-/// before that was done.
+/// Runs `work` while Docker is stopped, and always starts it again. Fails if Docker was started before the work was
+/// done.
 pub(super) fn with_docker_stopped<T>(
     report: &Report,
     socket: &Path,
@@ -130,7 +129,7 @@ pub(super) fn with_docker_stopped<T>(
     done.ok_or(EngineError::NotReachable)
 }
 
-/// Waits until the others reach this manager again.
+/// Waits until the other managers reach this one again.
 async fn reachable(socket: &Path) -> Result<(), EngineError> {
     let until = Instant::now() + REACHABLE_DEADLINE;
     while Instant::now() < until {
@@ -142,7 +141,7 @@ async fn reachable(socket: &Path) -> Result<(), EngineError> {
     Err(EngineError::NotReachable)
 }
 
-/// Anything but a clear yes is a no, for now.
+/// Any uncertain answer counts as unreachable for now.
 async fn is_reachable(socket: &Path) -> Result<bool, ()> {
     let docker = docker::connect(socket, REQUEST_DEADLINE).map_err(|_| ())?;
     let own = local_info(&docker).await.map_err(|_| ())?.node;
@@ -173,11 +172,11 @@ fn stop() -> Result<(), EngineError> {
 }
 
 fn start() -> Result<(), EngineError> {
-    // Docker asks for its socket by itself where it has one.
+    // Docker requires its socket unit by itself, if there is one.
     succeed("systemctl", &["start", SERVICE], "starting Docker")
 }
 
-/// Neither up nor on its way.
+/// Is Docker inactive or failed, as opposed to running or in transition?
 fn is_stopped() -> bool {
     let state = output("systemctl", &["show", "--property", "ActiveState", "--value", SERVICE]);
     state.is_ok_and(|state| matches!(String::from_utf8_lossy(&state.stdout).trim(), "inactive" | "failed"))
@@ -196,7 +195,7 @@ fn succeed(program: &'static str, args: &[&str], what: &str) -> Result<(), Engin
     Err(EngineError::Unit { what: what.to_owned(), said })
 }
 
-/// systemd answers every one of these within its own limits for the unit.
+/// systemd answers each of these within its own limits for the unit.
 fn output(program: &'static str, args: &[&str]) -> Result<Output, EngineError> {
     Command::new(program).args(args).output().map_err(|source| EngineError::Program { program, source })
 }

@@ -116,7 +116,7 @@ fn the_record_says_what_kind_of_copy_it_is() {
         fs::read_dir(&path).expect("listed").map(|entry| entry.expect("an entry").file_name()).collect();
     assert_eq!(names.len(), 1);
     assert!(names[0].to_string_lossy().starts_with("swarm-c1-hot-"), "{names:?}");
-    // In the archive too, for who finds it without the record.
+    // The archive contains it too, for a reader who lacks the record.
     let archive = fs::read(path.join(&names[0])).expect("read");
     assert!(String::from_utf8_lossy(&archive).contains(r#""hotBecause": "this manager leads the swarm""#));
 }

@@ -1,5 +1,5 @@
-//! One request and its answer: what to ask for, whether the answer fits, and its body into the part. One thread
-//! receives, another writes and hashes.
+//! One request and its answer: the range to request, the check of the answer, and its body into the partial file. One
+//! thread receives, another writes and hashes.
 
 use std::{
     io,
@@ -18,15 +18,15 @@ use tokio::time::timeout_at;
 use super::{Courier, FetchError, NO_ROOTS, NO_TLS};
 use crate::{attempt::Progress, exec_item::Report, runner::downloader::Part};
 
-/// Fewer bytes than these in the time of a stall are as good as none.
+/// Minimum of bytes in the stall time; fewer count as a stall.
 pub(super) const STALL_BYTES_MIN: u64 = 16 * 1024;
-/// Chunks between the two threads; each is what one read of the socket gave, at most some hundred KiB.
+/// Maximum of chunks between the two threads. Each is one read of the socket, at most some hundred KiB.
 const CHUNKS_MAX: usize = 16;
-/// Between two reports of progress.
+/// Interval of progress reports.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 impl Courier<'_> {
-    /// Appends the answer's body to the part. Done = the server says that this was all.
+    /// Appends the answer's body to the partial file. On success the server has sent everything.
     pub(super) fn receive(&self, url: &Url, part: &mut Part) -> Result<(), FetchError> {
         let response = self.runtime.block_on(self.ask(url, part.bytes()))?;
         let total = match self.fits(&response, part.bytes())? {
@@ -54,7 +54,7 @@ impl Courier<'_> {
                 Err(_) => Err(FetchError::Disk { path, source: io::Error::other("the writing thread panicked") }),
             }
         })?;
-        // A server may cut its answer short and still call it whole.
+        // A server may truncate its answer and still report it as complete.
         if total.is_some_and(|total| part.bytes() < total) {
             return Err(FetchError::Cut { have: part.bytes() });
         }
@@ -62,7 +62,7 @@ impl Courier<'_> {
     }
 
     async fn ask(&self, url: &Url, from: u64) -> Result<Response, FetchError> {
-        // The bytes that were hashed are those of the file itself, so none of them may be compressed on the way.
+        // The digest covers the file's own bytes, so disable compression in transit.
         let mut request = self.client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
         if from > 0 {
             request = request.header(RANGE, format!("bytes={from}-"));
@@ -99,7 +99,7 @@ impl Courier<'_> {
         }
     }
 
-    /// Hands the body to the writer, chunk by chunk, as long as it comes at a bearable pace.
+    /// Passes the body to the writer, chunk by chunk, while the rate is sufficient.
     async fn pump(
         &self,
         mut response: Response,
@@ -125,7 +125,7 @@ impl Courier<'_> {
             }
             let waiting_since = Instant::now();
             if writer.send(chunk).is_err() {
-                // It says itself why it stopped.
+                // The writer reports its own error.
                 return Ok(());
             }
             pace.forgive(waiting_since.elapsed());
@@ -136,7 +136,7 @@ impl Courier<'_> {
     }
 }
 
-/// How long the server asks to be left alone: in seconds, or until a date.
+/// Wait that the server requests: in seconds, or until a date.
 fn retry_after(response: &Response) -> Option<Duration> {
     let busy = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let text = response.headers().get(RETRY_AFTER).filter(|_| busy)?.to_str().ok()?.trim();
@@ -146,7 +146,7 @@ fn retry_after(response: &Response) -> Option<Duration> {
     }
 }
 
-/// Has something answered that is no TLS? rustls says so in a text only.
+/// Did the peer answer without TLS? rustls reports it only in its text.
 fn speaks_no_tls(error: &reqwest::Error) -> bool {
     let first: &dyn std::error::Error = error;
     std::iter::successors(Some(first), |&error| error.source())
@@ -157,24 +157,24 @@ fn write_all(part: &mut Part, chunks: Receiver<Bytes>) -> io::Result<()> {
     chunks.into_iter().try_for_each(|chunk| part.append(&chunk))
 }
 
-/// Is there room for so many bytes more? It is known before the first of them, and others need the disk too.
+/// Is there space for this many more bytes? Checked before the first of them, because others need the disk too.
 fn fits_the_disk(part: &Part, missing: u64) -> io::Result<()> {
     let Some(room) = part.room()?.filter(|room| missing > *room) else { return Ok(()) };
     let message = format!("{missing} bytes are to come, and there is room for {room}");
     Err(io::Error::new(io::ErrorKind::StorageFull, message))
 }
 
-/// How an answer relates to what is here.
+/// Relation of an answer to the partial file.
 enum Fits {
     /// Its body is the whole file.
     Whole { total: Option<u64> },
-    /// Its body goes on where the part ends.
+    /// Its body continues the partial file.
     Continues { total: Option<u64> },
-    /// Nothing is missing.
+    /// The file is complete.
     Complete,
 }
 
-/// `bytes 5-9/10`, or `bytes */10` with a refusal.
+/// Content-Range: `bytes 5-9/10`, or `bytes */10` in a refusal.
 #[derive(Debug, PartialEq, Eq)]
 struct ContentRange {
     first: Option<u64>,
@@ -194,7 +194,7 @@ impl ContentRange {
     }
 }
 
-/// Watches that enough comes in each stretch of time.
+/// Checks that enough bytes arrive per period.
 struct Pace {
     stretch: Duration,
     deadline: Instant,
@@ -206,20 +206,20 @@ impl Pace {
         Self { stretch, deadline: Instant::now() + stretch, at_start: done }
     }
 
-    /// At the deadline: did enough come? Then the next stretch begins.
+    /// At the deadline: did enough arrive? Starts the next period.
     fn keeps_up(&mut self, done: u64) -> bool {
         let enough = done - self.at_start >= STALL_BYTES_MIN;
         *self = Self::new(done, self.stretch);
         enough
     }
 
-    /// A slow disk is not the server's fault.
+    /// Excludes the time of a slow disk.
     fn forgive(&mut self, waited: Duration) {
         self.deadline += waited;
     }
 }
 
-/// Tells how far it has come, once a second.
+/// Reports the progress once a second.
 struct News {
     total_bytes: u64,
     told_at: Instant,
