@@ -48,7 +48,7 @@ pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: 
             record(draft, step, limits, now);
         }
         for step in updates {
-            super::update::record(draft, step, now);
+            super::update::record(draft, step, limits, now);
         }
     }
     false

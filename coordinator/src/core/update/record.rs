@@ -19,15 +19,23 @@ use crate::{
         PermitRow, RebootWhy, RequestRow, SetAside, Slot, Stage, StageRow, UpdateRow, Wish,
     },
     plan::{
-        locks, reboot,
-        update::{ClusterStep, MachineStep, Step},
+        Limits, locks, reboot,
+        update::{ClusterStep, MachineStep, Step, transitions, turn::TurnState},
     },
 };
 
-pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, now: Now) {
+pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, limits: &Limits, now: Now) {
     match step {
         Step::Cluster { rollout, step } => of_cluster(draft, &rollout, step, now),
-        Step::Machine { machine, step } => of_machine(draft, &machine, step, now),
+        Step::Machine { machine, step } => {
+            let state = |draft: &Draft<'_>| TurnState::of(draft, &machine, limits, now);
+            let (name, before) = (step.name(), cfg!(debug_assertions).then(|| state(draft)));
+            of_machine(draft, &machine, step, now);
+            if let Some(before) = before {
+                let after = state(draft);
+                debug_assert!(transitions::allows(before, name, after), "{machine}: {before:?} {name} {after:?}");
+            }
+        }
     }
 }
 

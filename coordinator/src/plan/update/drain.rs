@@ -210,7 +210,7 @@ fn is_reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocke
         services::spared(survey, position)?;
         return Err(about("the availability of its Swarm node is about to become drain"));
     }
-    if unsettled_until(survey, look, SwarmAvailability::Drain).is_some() {
+    if unsettled_until(survey, look, Some(SwarmAvailability::Drain)).is_some() {
         return Err(about("a change of its Swarm node that nobody has confirmed may still be carried out"));
     }
     match &look.tasks {
@@ -333,22 +333,23 @@ fn back(was: SwarmAvailability) -> SwarmAvailability {
     if planted("activate-operators-drain") { SwarmAvailability::Active } else { was }
 }
 
-/// Until when a change of the node to something else, which somebody was asked for, may still be carried out,
-/// monotonic milliseconds. None: all of them are confirmed, or long over.
-fn unsettled_until(survey: &Survey<'_>, look: &SwarmLook, wanted: SwarmAvailability) -> Option<u64> {
-    // Planted: what nobody confirmed was not carried out.
+/// Until when an unconfirmed change of the node may still be carried out, monotonic milliseconds. `wanted`: a change to
+/// this availability does no harm. None: every change is confirmed or too old.
+fn unsettled_until(survey: &Survey<'_>, look: &SwarmLook, wanted: Option<SwarmAvailability>) -> Option<u64> {
+    // Seeded bug: a change that nobody confirmed was not carried out.
     if planted("no-settle-after-change") {
         return None;
     }
-    let others = look.unsettled.values().filter(|seen| seen.what != wanted).map(|seen| seen.at_mono_ms);
-    // Whoever was coordinator before this process may have asked for the drain at the last moment.
-    let inherited = !look.begun_here && wanted != SwarmAvailability::Drain;
+    let others = look.unsettled.values().filter(|seen| Some(seen.what) != wanted).map(|seen| seen.at_mono_ms);
+    // The previous coordinator may have ordered the drain at its last moment.
+    let inherited = !look.begun_here && wanted != Some(SwarmAvailability::Drain);
     let asked = others.chain(inherited.then_some(survey.facts.live.started_mono_ms));
     asked.map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS)).filter(|until| *until > survey.now.mono_ms).max()
 }
 
 /// Rule 9, its Swarm: is the node as it was? What was drained before us stays drained, and whatever else somebody has
-/// made of it meanwhile stays too.
+/// made of it meanwhile stays too. A change of ours that may still be carried out is waited for, even to the right
+/// availability: it would overwrite what an operator sets after the machine is given back.
 ///
 /// # Errors
 /// What is waited for.
@@ -366,7 +367,7 @@ pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Bl
     if was == SwarmAvailability::Drain || look(position).is_some_and(|look| has_left(survey, look)) {
         return Ok(());
     }
-    let unsettled = look(position).and_then(|look| unsettled_until(survey, look, was));
+    let unsettled = look(position).and_then(|look| unsettled_until(survey, look, None));
     if unsettled.is_some() {
         return Err(waits("a change of its Swarm node that nobody has confirmed may still be carried out".to_owned()));
     }

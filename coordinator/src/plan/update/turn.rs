@@ -2,7 +2,7 @@
 //! waits. Decision and reason are the same computation, so that no machine waits without a reason.
 
 use muster_proto::{
-    model::{Blocked, DeadlineOutcome, MachineType, Phase, Reason, Standing},
+    model::{Blocked, DeadlineOutcome, MachineName, MachineType, Now, Phase, Reason, Standing},
     plant::planted,
 };
 
@@ -13,9 +13,9 @@ use super::{
     waits::{because, late_for},
 };
 use crate::{
-    facts::{ClusterStage, DeferralCause, MachineUpdate, Stage, UpdateKind, UpdateRow, Wish},
+    facts::{ClusterStage, DeferralCause, Facts, MachineUpdate, Stage, UpdateKind, UpdateRow, Wish},
     plan::{
-        assign, locks, removal,
+        Limits, assign, locks, removal,
         safety::{self, blocked},
         survey::{Position, Progress, Survey},
     },
@@ -60,6 +60,38 @@ pub enum TurnState {
         /// Unix milliseconds of the removal.
         since_ms: u64,
     },
+}
+
+impl TurnState {
+    /// Its name in the documents.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hooks => "Hooks",
+            Self::Idle => "Idle",
+            Self::Preparing => "Preparing",
+            Self::Prepared => "Prepared",
+            Self::Deferred => "Deferred",
+            Self::Harmless => "Harmless",
+            Self::Requested => "Requested",
+            Self::Draining => "Draining",
+            Self::Entered => "Entered",
+            Self::Disturbed => "Disturbed",
+            Self::Withdrawing => "Withdrawing",
+            Self::Out => "Out",
+            Self::Stopping => "Stopping",
+            Self::GivingBack { .. } => "GivingBack",
+            Self::Returning { .. } => "Returning",
+        }
+    }
+
+    /// The state of a machine by name. None: it has no part in an update.
+    #[must_use]
+    pub fn of(facts: &Facts, machine: &MachineName, limits: &Limits, now: Now) -> Option<Self> {
+        let survey = Survey::of(facts, &facts.machines.get(machine)?.spec.cluster_name, limits, now)?;
+        let position = survey.machines.iter().find(|position| position.row.name == *machine)?;
+        Some(Participant::of(&survey, position)?.state())
+    }
 }
 
 /// What becomes of a machine now.
@@ -127,7 +159,7 @@ impl<'c, 's> Participant<'c, 's> {
             (true, false) => TurnState::Disturbed,
             (false, _) if !self.mine.disruptive => TurnState::Harmless,
             (false, _) if self.is_stopping() => TurnState::Stopping,
-            (false, _) if self.position.row.reach > Some(Phase::Prepare) => TurnState::Entered,
+            (false, false) if self.position.row.reach > Some(Phase::Prepare) => TurnState::Entered,
             (false, _) if self.mine.drain.is_some() => TurnState::Draining,
             (false, _) => TurnState::Requested,
         }
@@ -174,7 +206,7 @@ impl<'c, 's> Participant<'c, 's> {
     /// Does it give back what it holds, and as an upgraded machine? A harmless item that runs when the machine is
     /// refused before its first disruptive item ends first.
     pub(super) fn gives_back(self) -> Option<bool> {
-        let Self { survey, update, position, mine } = self;
+        let Self { update, position, mine, .. } = self;
         if let Some(row) = &mine.maintenance {
             return maintenance::gives_back(position, mine, row).then_some(false);
         }
@@ -184,7 +216,6 @@ impl<'c, 's> Participant<'c, 's> {
         let failed = planted("give-back-after-failure") && position.failed() && mine.request.is_some();
         let at_work = position.row.reach > Some(Phase::Prepare) && is_at_work(position);
         let refused = update.wish == Wish::Abort || mine.set_aside.is_some();
-        debug_assert!(survey.rollout.is_some());
         (failed || (mine.disruptive && !mine.disturbed() && refused && !at_work)).then_some(false)
     }
 

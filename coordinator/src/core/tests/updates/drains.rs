@@ -216,7 +216,7 @@ fn another_manager_is_asked_and_without_any_it_says_so() {
     assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmNoManager"));
     assert_eq!(fleet.requests(), ["worker-1"], "a slot has no time limit");
     fleet.connect("control-3");
-    fleet.talk(&mut swarm);
+    fleet.wait_for(&mut swarm, drain::SETTLE_MS + 5_000);
     assert_eq!(fleet.requests(), Vec::<&str>::new(), "{:?}", swarm.log);
     assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
 }
@@ -264,6 +264,26 @@ fn a_change_that_nobody_confirmed_is_waited_for_before_the_node_is_given_back() 
     fleet.pass(65_000, &[]);
     fleet.talk(&mut swarm);
     assert_eq!((fleet.requests(), swarm.availability("worker-1")), (Vec::new(), SwarmAvailability::Active));
+}
+
+/// Seed 115021347309768: it would overwrite what an operator sets after that.
+#[test]
+fn unconfirmed_return_is_waited_for() {
+    let (mut fleet, mut swarm) = at_worker_1();
+    fleet.talk(&mut swarm);
+    let rollout = fleet.rollout();
+    fleet.ask(Request::Abort { rollout }).expect("aborts");
+    while !fleet.questions.iter().any(|question| matches!(question.op, SwarmOp::SetAvailability { .. })) {
+        assert!(fleet.answer_one(&mut swarm));
+    }
+    swarm.silent = vec!["control-1".to_owned()];
+    fleet.talk(&mut swarm);
+    swarm.silent.clear();
+    fleet.wait_for(&mut swarm, 20_000);
+    assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active, "another manager has done it");
+    assert_eq!((fleet.requests(), fleet.why("worker-1").as_deref()), (vec!["worker-1"], Some("SwarmUncordoning")));
+    fleet.wait_for(&mut swarm, drain::SETTLE_MS);
+    assert_eq!(fleet.requests(), Vec::<&str>::new());
 }
 
 #[test]

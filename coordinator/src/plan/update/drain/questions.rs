@@ -61,7 +61,7 @@ fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
         (DrainTarget::Node { id, .. }, Aim::Drained) => drain(survey, position, look, id),
         (DrainTarget::Node { id, was }, Aim::GivenBack) => {
             let was = back(*was);
-            let settled = unsettled_until(survey, look, was).is_none();
+            let settled = unsettled_until(survey, look, Some(was)).is_none();
             if settled && was != SwarmAvailability::Drain { give_back(survey, position, look, id, was) } else { None }
         }
     }
@@ -180,16 +180,18 @@ pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
         return failures.chain(peers).filter(|at| *at > survey.now.mono_ms).min();
     }
     let row = position.update()?.drain.as_ref()?;
-    let wanted = match (&row.target, aim) {
-        (DrainTarget::Node { was, .. }, Aim::GivenBack) => back(*was),
-        (DrainTarget::Node { .. } | DrainTarget::Unknown | DrainTarget::Absent, _) => SwarmAvailability::Drain,
+    let harmless = match (&row.target, aim) {
+        (DrainTarget::Node { was, .. }, Aim::GivenBack) => vec![None, Some(back(*was))],
+        (DrainTarget::Node { .. } | DrainTarget::Unknown | DrainTarget::Absent, _) => {
+            vec![Some(SwarmAvailability::Drain)]
+        }
     };
     let info = look.info.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let node = look.node.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let tasks = look.tasks.iter().flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
     let counted = look.services.iter();
     let counted = counted.flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
-    let unsettled = unsettled_until(survey, look, wanted);
+    let unsettled = harmless.into_iter().filter_map(|wanted| unsettled_until(survey, look, wanted));
     let others = services::clears_at(survey, position);
     let moments = failures.chain(info).chain(node).chain(tasks).chain(counted).chain(unsettled).chain(others);
     moments.filter(|at| *at > survey.now.mono_ms).min()
