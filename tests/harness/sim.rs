@@ -338,7 +338,7 @@ impl World {
         if self.trace {
             eprintln!("{} {request:?}", self.at);
         }
-        self.watcher.operator_wishes(&request);
+        let forgotten = self.watcher.operator_wishes(&request);
         let applied = match &request {
             Request::Apply { clusters, dry_run: false, .. } => {
                 clusters.get(&manifest::cluster_name()).map(|(spec, _)| spec.clone())
@@ -348,8 +348,12 @@ impl World {
         let answer = self.ask(Input::Operator { actor: "operator/sim".to_owned(), request })?;
         match &answer {
             Ok(_) => self.manifest = applied.or(self.manifest.take()),
-            Err(refusal) if self.trace => eprintln!("{} refused: {refusal}", self.at),
-            Err(_) => {}
+            Err(refusal) => {
+                self.watcher.operator_was_refused(forgotten);
+                if self.trace {
+                    eprintln!("{} refused: {refusal}", self.at);
+                }
+            }
         }
         Ok(answer)
     }

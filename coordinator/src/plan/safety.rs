@@ -159,6 +159,12 @@ pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blo
     if position.update().is_some_and(|mine| mine.disruptive) {
         update::is_open(survey)?;
     }
+    others_can_spare(survey, position)
+}
+
+/// Can the control plane do without this control machine, and could this worker join the swarm again? A pause of the
+/// update does not hide what is missing here.
+pub fn others_can_spare(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     match position.row.spec.machine_type {
         MachineType::Control => control_quorum(survey, position),
         MachineType::Worker => swarm_before_workers(survey, position),

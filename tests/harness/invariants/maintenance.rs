@@ -46,19 +46,28 @@ pub(super) fn accepts(row: &MachineRow) -> bool {
         || row.removal.as_ref().is_some_and(|row| row.accept_control_plane_downtime)
 }
 
+/// A machine that had a permit in a rollout.
+pub type Forgotten = (MachineName, Option<String>);
+
 impl Watcher {
-    /// Records an operator's command before it is sent.
-    pub fn operator_wishes(&mut self, request: &Request) {
+    /// Records an operator's command before it is sent. Returns what it makes the watcher forget.
+    pub fn operator_wishes(&mut self, request: &Request) -> Option<Forgotten> {
         let known = &mut self.seen.maintenance;
         match request {
             Request::LeaveMaintenance { machine } => {
                 known.wanted.insert(machine.clone());
                 // After a recovery, this is the operator's assurance that all items are complete.
-                self.seen.permitted.remove(machine);
+                return self.seen.permitted.remove_entry(machine);
             }
             Request::Abort { .. } => known.wanted.extend(known.out.keys().cloned()),
             _ => {}
         }
+        None
+    }
+
+    /// The command was refused: what [`Watcher::operator_wishes`] forgot for its sake is as it was.
+    pub fn operator_was_refused(&mut self, forgotten: Option<Forgotten>) {
+        self.seen.permitted.extend(forgotten);
     }
 
     /// Rules 4 and 9: a machine goes out of service under the same conditions as a disturbance. Its request ends when

@@ -311,9 +311,8 @@ impl<'c, 's> Participant<'c, 's> {
         around::nobody_is_gone(survey)?;
         let before = safety::before_update_done(survey);
         let control = position.row.spec.machine_type == MachineType::Control;
-        let quorum = || safety::control_quorum(survey, position).err();
-        let quorum = if control && wants_slot(position) { quorum() } else { None };
-        let waited = before.as_ref().err().or(quorum.as_ref()).map(|waited| waited.message.as_str());
+        let spared = if wants_slot(position) { safety::others_can_spare(survey, position) } else { Ok(()) };
+        let waited = before.as_ref().err().or(spared.as_ref().err()).map(|waited| waited.message.as_str());
         not_halted(survey, update).map_err(|halt| because(halt, late_for(mine).or(waited)))?;
         if mine.only_added {
             return before;
@@ -421,9 +420,7 @@ impl<'c, 's> Participant<'c, 's> {
     fn before_first_permit(self) -> Result<(), Blocked> {
         let Self { survey, update, position, mine } = self;
         let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
-        let control = position.row.spec.machine_type == MachineType::Control;
-        let quorum = || safety::control_quorum(survey, position).err().filter(|_| control);
-        let waits = locks.or_else(quorum);
+        let waits = locks.or_else(|| safety::others_can_spare(survey, position).err());
         let waited = waits.as_ref().map(|waits| waits.message.as_str());
         not_halted(survey, update).map_err(|halt| because(halt, waited.or_else(|| late_for(mine))))?;
         if mine.disruptive {

@@ -141,6 +141,19 @@ fn it_is_kept_until_it_leaves_the_swarm() {
     assert_eq!((fleet.state("worker-1"), fleet.why("worker-1")), ("Ready", None));
 }
 
+/// Seed 115021347323938: its agent may be lost before it has given back what it holds.
+#[test]
+fn aborted_removal_can_be_forced() {
+    let mut fleet = deployed(3, 2);
+    fleet.ask(remove("worker-1")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.lock("ceph", Some("worker-1"), LockState::Failed);
+    fleet.ask(keep("worker-1")).expect("kept");
+    assert_eq!(reason(fleet.ask(remove("worker-1"))), "RemovalAborting");
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("it is gone for good");
+    assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
+}
+
 #[test]
 fn policies_are_only_loosened() {
     let mut fleet = deployed(3, 2);

@@ -9,11 +9,18 @@ use crate::{
     plan::{Limits, safety, survey::Survey, swarm, update::around::is_before_open},
 };
 
-/// Policies are loosened one after another, and never back.
+/// Policies are loosened one after another, and never back. A removal that is being aborted can only be forced: the
+/// machine may be lost before it has given back what it holds.
 pub(super) fn may_loosen(machine: &MachineName, known: &RemovalRow, removing: Removing<'_>) -> Result<(), Refusal> {
     let Removing { policy, accept_control_plane_downtime, .. } = removing;
+    if known.aborting && policy == RemovalPolicy::Forced {
+        return Ok(());
+    }
     if known.aborting {
-        let message = format!("the removal of {machine} is being aborted; it can be removed when that has ended");
+        let message = format!(
+            "the removal of {machine} is being aborted; it can be removed when that has ended; if the machine is gone \
+             for good: `musterctl remove {machine} --policy forced`"
+        );
         return Err(refusal("RemovalAborting", message));
     }
     let accepts_more = accept_control_plane_downtime && !known.accept_control_plane_downtime;

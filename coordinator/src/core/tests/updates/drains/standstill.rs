@@ -169,6 +169,8 @@ fn a_worker_whose_swarm_only_a_deployment_makes_does_not_begin() {
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.slots()), (Some("ControlNotDeployed"), Vec::new()));
     assert!(fleet.wants_a_person());
     let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
+    assert!(fleet.says("worker-1").contains("control-1 is not deployed"), "a pause hides nothing");
     fleet.ask(Request::Abort { rollout }).expect("aborts");
     fleet.lock("ceph", None, LockState::Active);
     fleet.finish("control-1");
@@ -190,6 +192,8 @@ fn a_worker_that_has_its_slot_is_not_disturbed_for_a_swarm_that_is_not_there() {
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.drain("worker-1")), (Some("ControlNotDeployed"), None));
     assert!(fleet.permit("worker-1").is_none() && fleet.wants_a_person());
     let rollout = fleet.rollout();
+    fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
+    assert!(fleet.says("worker-1").contains("control-1 is not deployed"), "a pause hides nothing");
     fleet.ask(Request::Abort { rollout }).expect("aborts");
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
     assert_eq!((fleet.part("worker-1"), fleet.slot("worker-1")), (None, None), "and it is given back");
