@@ -47,7 +47,7 @@ pub(super) fn accepts(row: &MachineRow) -> bool {
 }
 
 /// A machine that had a permit in a rollout.
-pub type Forgotten = (MachineName, Option<String>);
+pub(crate) type Forgotten = (MachineName, Option<String>);
 
 impl Watcher {
     /// Records an operator's command before it is sent. Returns what it makes the watcher forget.
