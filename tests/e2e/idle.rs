@@ -21,6 +21,8 @@ const RSS_KIB_MAX: u64 = 12 * 1024;
 const WATCHED: Duration = Duration::from_secs(20);
 /// Documented limit: 0.1 % of a core.
 const CPU_SHARE_MAX: f64 = 0.001;
+/// Lines that both programs may log meanwhile about other things. A log file is on a disk too.
+const LOGGED_MAX: usize = 2;
 /// Beside other tests, each operation costs more.
 const CPU_SHARE_MAX_IN_COMPANY: f64 = 0.005;
 
@@ -42,6 +44,8 @@ fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
         wait_for("two seconds", PATIENCE, || Ok((looked.elapsed() >= Duration::from_secs(2)).then_some(())))?;
         Ok((Written::of(&fleet)? == before).then_some(before))
     })?;
+    let logs = |fleet: &Fleet| ["coordinator", "control-1"].map(|process| fleet.log(process));
+    let logged = logs(&fleet);
     let last_seen = |fleet: &Fleet| -> Result<_> { Ok(fleet.machines()?["control-1"].status.last_seen) };
     let (began, cpu_before, seen_before) = (Instant::now(), cpu(pid)?, last_seen(&fleet)?);
     wait_for("the time of measuring", PATIENCE, || Ok((began.elapsed() >= WATCHED).then_some(())))?;
@@ -53,7 +57,11 @@ fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
     assert_eq!(states, ["01"], "one established connection and no listening socket");
     let heard_of = seen.context("heard")?.as_second() - seen_before.context("heard")?.as_second();
     assert!(heard_of >= 10, "heartbeats came meanwhile, for {heard_of} s");
-    assert_eq!(Written::of(&fleet)?, written, "heartbeats are written to no disk");
+    let (now, after) = (Written::of(&fleet)?, logs(&fleet));
+    let said: Vec<&str> = logged.iter().zip(&after).flat_map(|(old, new)| new[old.len()..].lines()).collect();
+    assert!(said.len() <= LOGGED_MAX, "heartbeats are logged: {said:?}");
+    assert_eq!(now.files, written.files, "heartbeats are written to no disk");
+    assert!(now.bytes == written.bytes || !said.is_empty(), "heartbeats are written: {now:?}, before {written:?}");
     fleet.done()
 }
 
