@@ -167,7 +167,7 @@ fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generatio
     }
 }
 
-/// Does an attempt run whose start is unrecorded?
+/// Does an attempt run without a recorded start?
 fn runs_unheard(row: &MachineRow, hello: &Hello) -> bool {
     let heard = |status: &ItemStatus| {
         let known = row.statuses.get(&status.name);

@@ -333,7 +333,7 @@ fn apply_cluster(
     Applied::changed(format!("cluster {name} configured{follows}"))
 }
 
-/// The connected agent whose InternalIP selection changed: it learns the new one in its next welcome.
+/// The connected agent with a changed selection of its InternalIP: it learns the new one in its next welcome.
 fn moved(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec) -> Option<MachineId> {
     let row = draft.machines.get(name)?;
     let connected = draft.live.machines.get(name).is_some_and(|live| live.session.is_some());

@@ -145,7 +145,7 @@ pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now
         );
         return Err(Refusal::State { reason: "OwnCredentials", message });
     }
-    // Include a certificate whose issue time is slightly ahead of this clock.
+    // Include a certificate with an issue time slightly ahead of this clock.
     let newest_ms = row.certificates.iter().map(|certificate| certificate.issued_at_ms).max();
     let revoked_at_ms = newest_ms.max(Some(now.wall_ms));
     let row = CredentialRow { revoked_at_ms, ..(**row).clone() };

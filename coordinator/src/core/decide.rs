@@ -26,7 +26,7 @@ const ROLLOUTS_KEPT_MAX: usize = 100;
 /// Records decisions until nothing new follows. False: they did not converge, a bug.
 #[must_use]
 pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) -> bool {
-    // Every machine has reported or was given up by an operator, and their reports are consistent.
+    // Every machine has reported or was given up by an operator, and the reports are consistent.
     if draft.meta.recovering && draft.live.awaited.is_empty() && recovery::is_settled(draft) {
         draft.meta_mut().recovering = false;
     }
@@ -212,7 +212,7 @@ pub(super) fn end_stages(row: &mut MachineRow, now: Now) {
     }
 }
 
-/// Gives every machine whose list must change the next generation, and sends it.
+/// Gives the next generation to every machine with a changed list, and sends it.
 pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, effects: &mut Vec<Effect>) {
     let limits = rules.limits;
     let epoch = draft.meta.epoch;

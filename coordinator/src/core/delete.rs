@@ -1,4 +1,4 @@
-//! Deletes a cluster that was applied by mistake, or whose machines have all left. No agent may be left that could work
+//! Deletes a cluster that was applied by mistake, or that all machines have left. No agent may be left that could work
 //! for it; machines that enrolled and never reported go with it. The audit of operators' actions stays.
 
 use std::sync::Arc;

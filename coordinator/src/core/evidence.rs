@@ -33,7 +33,7 @@ struct Claim {
 /// Checks every number of a Hello.
 pub(super) fn beyond(draft: &Draft<'_>, id: MachineId, hello: &Hello, key: &ProofKey) -> Option<Beyond> {
     let Some(row) = draft.by_id(id) else {
-        // Its certificate proves it: a record contains every machine whose certificate its coordinator signed.
+        // Its certificate proves it: a record contains every machine for which its coordinator signed a certificate.
         let stranger =
             || format!("a machine that calls itself {} has a certificate of ours and is not in it", hello.name);
         return (draft.meta.recovered_epoch == Epoch(0)).then(|| Beyond::Proven(stranger()));

@@ -68,7 +68,7 @@ fn uses_of(draft: &Draft<'_>, cluster: &ClusterName, machine_type: MachineType) 
 }
 
 /// Drops the cluster's oldest unusable tokens to make room for a new one. Revoked and expired ones go first, because a
-/// machine whose answer was lost may ask again with a token that is merely used up.
+/// machine that missed its answer may ask again with a token that is merely used up.
 fn make_room(draft: &mut Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(), Refusal> {
     let of_cluster = || draft.tokens.values().filter(|token| token.cluster == *cluster);
     let excess = (of_cluster().count() + 1).saturating_sub(TOKENS_MAX);
