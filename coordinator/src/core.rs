@@ -69,7 +69,7 @@ pub struct Step {
     pub audited: Vec<Arc<AuditRow>>,
     /// Effects to perform afterwards.
     pub effects: Vec<Effect>,
-    /// Did the step decide? A step that contains only signs of life decides nothing and changes little.
+    /// Did the step decide? A step with signs of life only skips the decisions and changes little.
     pub decided: bool,
     /// Decisions did not converge and were cut off: a bug, which operators must see.
     pub unsettled: bool,
@@ -190,7 +190,7 @@ impl Core {
         if draft.live.older_than_fleet().is_some() && !planted("trust-old-store") {
             effects.retain(|effect| !matches!(effect, Effect::Assign { .. }));
         }
-        // Send nothing more to a machine that was revoked in the same step.
+        // Drop effects for a machine that was revoked in the same step.
         effects.retain(|effect| match effect {
             Effect::Assign { id, .. } | Effect::Ack { id, .. } => !draft.denied.contains_key(id),
             Effect::AskSwarm(_) | Effect::Close { .. } => true,
@@ -204,8 +204,8 @@ impl Core {
         Step { answers, changes, audited, effects, decided: !quiet, unsettled: !settled }
     }
 
-    /// A sign of life of a machine that is not lost decides nothing. A thousand machines send a hundred of them a
-    /// second.
+    /// A sign of life of a machine that counts as alive skips the decisions. A thousand machines send a hundred of them
+    /// a second.
     fn is_quiet(&self, input: &Input, now: Now) -> bool {
         let (Input::Heard { id } | Input::Progress { id, .. }) = input else { return false };
         self.facts
@@ -222,9 +222,9 @@ impl Core {
         self.decide_by_mono_ms
     }
 
-    /// Next time at which a decision changes without any input, in monotonic milliseconds. None: there is none.
+    /// Next time at which time alone changes a decision, in monotonic milliseconds.
     fn wake_at(&self, now: Now) -> Option<u64> {
-        // After a start, this is how long the core waits for all machines that are not rebooting.
+        // After a start, this is how long the core waits for all machines, except rebooting ones.
         let gathered_at = self.facts.live.started_mono_ms.saturating_add(self.limits.lost_after_ms);
         let missed = self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits));
         let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());

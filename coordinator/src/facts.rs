@@ -51,8 +51,8 @@ use crate::store::{Row, Table};
 /// Key of the core's only row in [`Table::Meta`].
 const META_KEY: &str = "core";
 
-/// Format number of the record. It rises with every field that an older coordinator must not drop by reading and
-/// rewriting rows without it. Format 1 belongs to builds before the first release and is no longer supported.
+/// Format number of the record. It rises with every field that must survive an older coordinator, which would rewrite
+/// rows without it. Format 1 belongs to builds before the first release and is unsupported.
 pub const FORMAT: u64 = 2;
 
 /// Error of loading a record.

@@ -1,4 +1,4 @@
-//! Messages of agents. The certificate identifies the sender; a body never does.
+//! Messages of agents. Only the certificate identifies the sender.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,8 +26,8 @@ use crate::{
     proof::{ProofKey, Told},
 };
 
-/// Reasons for refusing the newest list because its generation belongs to another list (agent_link.proto). They count
-/// only if the machine's Hello proves the same.
+/// Reasons for refusing the newest list because its generation belongs to another list (agent_link.proto). The Hello of
+/// such a machine proves it; without that proof, the claim counts as unproven.
 const GIVEN_BY_ANOTHER: [&str; 2] = ["GenerationReused", "StaleGeneration"];
 
 /// How far a Hello is trusted.
@@ -35,9 +35,9 @@ const GIVEN_BY_ANOTHER: [&str; 2] = ["GenerationReused", "StaleGeneration"];
 enum Belief {
     /// All of it.
     Whole,
-    /// All but its claims beyond this store: nothing is recorded from those.
+    /// All but its claims beyond this store, which stay unrecorded.
     Less(UnprovenClaim),
-    /// It proves that this store is older than the fleet. Record nothing of it: otherwise the next start would find the
+    /// It proves that this store is older than the fleet. Keep it unrecorded: otherwise the next start would find the
     /// proof in its own store.
     BeyondStore,
 }
@@ -106,7 +106,7 @@ pub(super) fn hello(
     }
     note_greeting(draft, &row, &hello, takes_ledger && !is_known);
     items::refresh_one(draft, &row);
-    // Send this before the list: an agent with an outdated ledger learns it here, and starts nothing.
+    // Send this before the list: an agent with an outdated ledger learns it here, and stops.
     if let Some((_, seq)) = draft.machines.get(&name).and_then(|row| row.ledger)
         && seq > hello.acked_seq
         && takes_ledger
@@ -153,7 +153,7 @@ fn ack(draft: &Draft<'_>, (id, session): (MachineId, u64), (ledger, seq): (Ledge
     Effect::Ack { id, session, seq, proof: AckProof { epoch, ordinal, code } }
 }
 
-/// Expires a permit that its agent never received and that is on no other stream. Its time would begin with a new
+/// Expires an undelivered permit, unless it may still arrive on another stream. Its time would begin with a new
 /// delivery, long after the conditions that allowed it. The next permit is decided on current facts.
 fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generation) {
     let permit = |row: &MachineRow| row.update.as_ref()?.permit.clone();
@@ -199,9 +199,9 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, other_l
 }
 
 /// After `recover`: takes over the agent's newer facts. The machines themselves show which of them holds a slot. One
-/// that runs deploy or reconfigure items, or waits there for an operator, must have one; every other has none. A
-/// machine that was Ready without a slot, and that needs no review, gets none either: this store has no work for it. If
-/// its ledger is not taken over, only facts that keep it from working unseen count.
+/// that runs deploy or reconfigure items, or waits there for an operator, must have one; all others lack one. A Ready
+/// machine without a slot and without need for review stays without one, because this store lacks work for it. Of a
+/// rejected ledger, only facts count that keep the machine from working unseen.
 fn adopt(draft: &mut Draft<'_>, id: MachineId, (hello, takes_ledger): (&Hello, bool), key: &ProofKey, now: Now) {
     let Some(name) = draft.names.get(&id).cloned() else { return };
     for status in hello.statuses.iter().filter(|_| takes_ledger) {
@@ -224,20 +224,20 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, (hello, takes_ledger): (&Hello, b
         // In this copy it may be an earlier one.
         row.ledger_ordinal = row.ledger_ordinal.max(evidence::proven_ordinal(id, hello, key));
     }
-    // It received no list since the copy was made: it is out of service, and holds a slot for that.
+    // Its list is the same as when the copy was made: it is out of service, and holds a slot for that.
     let maintained = row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some());
     let stays = maintained && row.assigned.generation == hello.generation;
-    // This copy cannot know about an update since then, nor what the machine's new ledger has lost.
+    // This copy lacks any update since then, and all that the machine's new ledger has lost.
     let another_ledger = known.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
     let given_more = hello.generation > row.assigned.generation || another_ledger;
     row.in_doubt |= given_more && (row.ready_at.is_some() || row.update.is_some()) && !row.departs();
-    // Each permit has its own list, so permit numbers never exceed the newest list's number.
+    // Each permit has its own list, so permit numbers are at most the newest list's number.
     row.permit_seq = row.permit_seq.max(hello.generation.0);
     // Its next list is always new, because its current one may be unknown to this copy.
     row.given = None;
     row.assigned.generation = row.assigned.generation.max(hello.generation);
     row.assigned.digest = None;
-    // It refused a list of this copy, and gets none of those again.
+    // It refused a list of this copy, and all its next lists are new.
     row.assigned.refused = None;
     row.reach = row.reach.max(hello.reach);
     if stays {
@@ -405,7 +405,7 @@ pub(super) fn host_changed(
     }
     let Some(row) = draft.machines.get(&name) else { return Ok(Reply::Ok) };
     let facts = row.with_own_hostname(facts);
-    // Skip the write if nothing changed.
+    // Write only changes.
     if row.host.as_ref() != Some(&facts)
         && let Some(row) = draft.machine_mut(&name)
     {

@@ -38,10 +38,10 @@ pub enum Reply {
     },
 }
 
-/// Why an input was rejected. Nothing was changed.
+/// Why an input was rejected; the facts are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The object does not exist.
+    /// The object is unknown.
     #[error("there is no {kind} {name}{}", nearest.as_ref().map_or(String::new(), |n| format!("; did you mean {n}?")))]
     NotFound {
         /// `machine`.

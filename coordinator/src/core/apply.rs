@@ -129,8 +129,8 @@ fn machines_fit(draft: &Draft<'_>, machines: &Machines) -> Result<(), Refusal> {
     })
 }
 
-/// Do the items that a Machine overrides, and its update group, exist in its Cluster, as both will be? If a manifest
-/// has only one of the two, the parser has not seen the other.
+/// Do the items that a Machine overrides, and its update group, exist in its Cluster, as both will be? A manifest may
+/// have only one of the two, so the parser cannot check this.
 fn overrides_fit(draft: &Draft<'_>, clusters: &Clusters, machines: &Machines) -> Result<(), Refusal> {
     let brought = machines.iter().map(|(name, (spec, _))| (name, spec));
     let recorded = draft.machines.values().filter(|row| !machines.contains_key(&row.name));
@@ -167,7 +167,7 @@ fn group_exists(name: &MachineName, machine: &MachineSpec, spec: &ClusterSpec) -
     Err(Refusal::State { reason: "GroupWithoutCluster", message })
 }
 
-/// Hooks for a machine or a type that the cluster neither has nor expects: updates run without them.
+/// Idle hooks: their machine or type is absent from the cluster and unexpected, so updates skip them.
 fn idle_hooks(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
     let recorded = draft.machines_of(cluster).map(|row| (&row.name, row.spec.machine_type));
     let there: BTreeMap<&MachineName, MachineType> = recorded.chain(brought(cluster, machines)).collect();

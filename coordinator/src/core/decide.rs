@@ -1,4 +1,4 @@
-//! Decisions: record steps until none is left, send lists, note waits.
+//! Decisions: record all steps that follow, send lists, note waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -205,7 +205,7 @@ pub(super) fn end_stage(row: &mut MachineRow, stage: Stage, succeeded: bool, now
     }
 }
 
-/// Ends unfinished stages: the machine goes no further in its rollout.
+/// Ends unfinished stages: the machine stops in its rollout.
 pub(super) fn end_stages(row: &mut MachineRow, now: Now) {
     for stage in row.stages.values_mut().filter(|stage| stage.finished_at_ms.is_none()) {
         stage.finished_at_ms = Some(now.wall_ms);
@@ -266,15 +266,15 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, eff
     }
 }
 
-/// Was the newest list never sent on this stream? A machine that keeps its list is sent none when it connects, and that
-/// list may have been lost with an earlier stream.
+/// Is the newest list still unsent on this stream? A machine that keeps its list receives no list when it connects, and
+/// its list may have been lost with an earlier stream.
 fn is_unsent(position: &survey::Position<'_>) -> bool {
     let assigned = &position.row.assigned;
     let told = position.live.map(|live| live.told).unwrap_or_default();
     position.connected() && assigned.accepted < assigned.generation && told < assigned.generation
 }
 
-/// The machine's current assignment, to be sent again. None: it has none, or keeps its list.
+/// The machine's current assignment, to be sent again. None: it lacks one, or keeps its list.
 pub(super) fn current_assignment(
     draft: &Draft<'_>,
     machine: &MachineName,

@@ -137,7 +137,7 @@ fn note_repeated(draft: &mut Draft<'_>, name: &MachineName, actor: &str, id: Mac
 }
 
 /// The identity that the machine got on its first request, if the answer was lost. Requires the token's secret and the
-/// same key, and gives only what was given before. An identity that is in use or revoked is never repeated.
+/// same key, and gives only what was given before. An identity in use, or a revoked one, is excluded.
 fn enrolled_before(draft: &Draft<'_>, enroll: &Enroll) -> Option<MachineId> {
     let row = draft.machines.get(&enroll.name).filter(|row| !row.revoked && !row.replaceable)?;
     let asks_again = |with: &EnrolledWith| with.token_id == enroll.token_id && with.key_sha256 == enroll.key_sha256;
@@ -202,7 +202,7 @@ fn last_generation(draft: &Draft<'_>, name: &MachineName) -> Generation {
 /// The token, if it is valid for this machine now; otherwise the reason, for the log.
 fn valid_token(draft: &Draft<'_>, enroll: &Enroll, now: Now) -> Result<TokenRow, String> {
     let token = draft.tokens.get(&enroll.token_id).ok_or("unknown token id")?;
-    // The comparison is of digests, so its timing does not help to find a preimage.
+    // The comparison is of digests, so its timing is useless for finding a preimage.
     if token.secret_sha256 != enroll.secret_sha256 {
         return Err(format!("token {}: wrong secret", token.id));
     }

@@ -59,8 +59,8 @@ fn weigh(draft: &Draft<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> Beyo
         return Beyond::Proven(claim.text);
     }
     let told = claim.shown.filter(|(told, _, code)| key.proves(id, told, *code) && !planted("doubt-proven"));
-    // The recovery asked every machine for what was issued before it. A machine that withheld it then must not stop the
-    // others with it now.
+    // The recovery asked every machine for what was issued before it. If a machine withheld it then, it cannot stop the
+    // others now.
     let is_over = |epoch: Epoch| epoch < draft.meta.recovered_epoch && !draft.meta.recovering;
     match told {
         // Seeded bug: accept a former ledger of a machine as proof that the store is old.
@@ -116,7 +116,7 @@ fn shown_ack(hello: &Hello) -> Option<(Told, Epoch, AuthCode)> {
     Some((Told::Acked { ledger, ordinal, epoch, seq: hello.acked_seq }, epoch, acked.code))
 }
 
-/// Ordinal under which an event of its ledger was provably acknowledged. 0: there is no proof.
+/// Ordinal under which an event of its ledger was provably acknowledged. 0: unproven.
 pub(super) fn proven_ordinal(id: MachineId, hello: &Hello, key: &ProofKey) -> LedgerOrdinal {
     let proven = shown_ack(hello).filter(|(told, _, code)| key.proves(id, told, *code));
     proven.and(hello.acked).map_or(LedgerOrdinal(0), |acked| acked.ordinal)

@@ -73,7 +73,7 @@ pub enum Input {
         /// Reason of a refusal. None: accepted.
         refused: Option<String>,
     },
-    /// A permit expired unused: the agent starts nothing under it.
+    /// A permit expired unused.
     PermitWanted {
         /// Identity of the agent.
         id: MachineId,
@@ -94,7 +94,7 @@ pub enum Input {
         /// The progress.
         progress: ItemProgress,
     },
-    /// Why an agent starts nothing. None: it can start items again.
+    /// Why an agent is blocked. None: it can start items again.
     AgentBlocked {
         /// Identity of the agent.
         id: MachineId,
@@ -242,7 +242,7 @@ pub enum Request {
         /// The machine.
         machine: MachineName,
     },
-    /// Start nothing new until `Resume`.
+    /// Stop new starts until `Resume`.
     Pause {
         /// The rollout.
         rollout: String,

@@ -24,7 +24,7 @@ pub enum Word {
         /// Also guard the cluster itself.
         of_cluster: bool,
     },
-    /// It guards nothing here any more.
+    /// It stops guarding workloads here.
     Release {
         /// The cluster.
         cluster: ClusterName,
@@ -116,7 +116,7 @@ pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: N
     }
 }
 
-/// Releases the locks of a controller that is permanently gone. Without locks it is unknown, and nothing waits for it.
+/// Releases the locks of a controller that is permanently gone. Without locks it is unknown, and all waits for it end.
 /// A live controller would create them again.
 pub(super) fn release(draft: &mut Draft<'_>, actor: &str, what: LockRelease, now: Now) -> Result<Reply, Refusal> {
     let LockRelease { cluster, controller, machine } = what;
@@ -172,7 +172,7 @@ fn declared(draft: &Draft<'_>, cluster: &ClusterName, controller: &str) -> Optio
     Some(format!("spec.workloadControllers has it: no machine is disturbed {way_out}"))
 }
 
-/// Records a change. A repeated command changes nothing and counts as no progress.
+/// Records a change. A repeated command leaves the row unchanged, including the time of progress.
 fn set(draft: &mut Draft<'_>, news: LockRow) {
     let Some(known) = draft.locks.get(&news.key).cloned() else { return };
     let same =

@@ -1,5 +1,5 @@
-//! Secrets: recorded as the rim sealed them, and handed out with the other inputs when an item is about to start.
-//! Values and keys never come here.
+//! Secrets: recorded as the rim sealed them, and handed out with the other inputs when an item is about to start. Plain
+//! values and keys stay outside.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -92,7 +92,7 @@ fn create(
     operators::audited(draft, actor, "create", AuditObject::Secret(&id), vec![line], now)
 }
 
-/// Adds and removes clusters whose items may refer to a shared secret. Its version stays: nothing runs again.
+/// Adds and removes clusters whose items may refer to a shared secret. Its version stays, so all items stay done.
 fn share(
     draft: &mut Draft<'_>,
     actor: &str,

@@ -1,5 +1,5 @@
 //! Quota of one machine in the record: statuses of its items only, limited in number and in total bytes of output. A
-//! holder of its key can send anything; other machines must not pay for that.
+//! holder of its key can send anything; this protects the other machines.
 
 use std::sync::Arc;
 

@@ -103,7 +103,7 @@ pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: 
     let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
     let joined = items.iter().any(|item| item.name == status.name && item.hash == status.hash && item.joins_swarm());
     let member = serde_json::from_str::<SwarmMember>(result).ok().filter(|_| joined);
-    // A machine that claims another machine's node gets none, so that nothing is done to that node.
+    // A machine that claims another machine's node gets none, which protects that node.
     let row = draft.machines.get(machine).cloned();
     let own = |member: &SwarmMember| row.is_some_and(|row| own::owner(draft, &row, &member.node_id).is_none());
     let member = member.filter(own);

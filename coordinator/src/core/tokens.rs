@@ -1,4 +1,4 @@
-//! Join tokens: created for the number of missing machines, and revoked along with machines that never reported.
+//! Join tokens: created for the number of missing machines, and revoked along with unreported machines.
 
 use muster_proto::model::{ClusterName, MachineName, MachineType, Now, TOKEN_TTL_DEFAULT_MS};
 

@@ -4,7 +4,7 @@
 use muster_proto::model::{Generation, ItemState, ItemStatus};
 
 /// Why `new` contradicts the item's earlier events in the same ledger; None if it is possible. A success under a list
-/// up to `redo_up_to` no longer counts.
+/// up to `redo_up_to` is ignored.
 pub(super) fn impossible(known: Option<&ItemStatus>, redo_up_to: Generation, new: &ItemStatus) -> Option<String> {
     let begins = new.state == ItemState::Running;
     let Some(known) = known else {

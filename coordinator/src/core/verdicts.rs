@@ -29,7 +29,7 @@ impl Wish {
         }
     }
 
-    /// Does the decision fit an item in this state? Skipping fits every item that is neither done nor running.
+    /// Does the decision fit an item in this state? Skipping fits every item except done and running ones.
     const fn fits(self, standing: Standing, named: bool) -> bool {
         match (self, standing) {
             (Self::Retry | Self::Skip, Standing::Failed | Standing::Held) | (Self::Accept, Standing::Held) => true,

@@ -89,7 +89,7 @@ impl fmt::Display for AuditScope {
     }
 }
 
-/// Error: this is not the name of a chain.
+/// Error: invalid name of a chain.
 #[derive(Debug, thiserror::Error)]
 #[error("a chain is named CLUSTER or {FLEET}, and then +tokens, +muster or nothing")]
 pub struct InvalidAuditScope;
@@ -378,7 +378,7 @@ impl AuditChain {
         self.lines.len()
     }
 
-    /// Is it without lines?
+    /// Is it empty?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()

@@ -12,7 +12,7 @@ pub struct BackupRow {
     pub machine: MachineName,
     /// The kind of backup.
     pub of: Added,
-    /// Its file there; empty: the item did not report it.
+    /// Its file there; empty: unreported.
     pub path: String,
     /// Size in bytes.
     pub bytes: u64,

@@ -26,7 +26,7 @@ pub struct ControlSet {
     pub names: Vec<MachineName>,
     /// Their InternalIPs in that order, separated by commas: the variable's value.
     pub addresses: String,
-    /// The machines' identities. A missing one was not recorded.
+    /// The machines' identities. A missing one is unknown.
     #[serde(default)]
     pub members: BTreeMap<MachineName, Member>,
     /// [`ClusterRow::control_version`] at that time.
@@ -51,8 +51,8 @@ impl ClusterRow {
     }
 
     /// Does the recorded set differ from `seen`, for a machine that must reach its members? Yes if the names differ, or
-    /// if a replacement has another address. A new address of the same machine does not count: it may be gone again in
-    /// a minute, which is no reason to disturb machines.
+    /// if a replacement has another address. A new address of the same machine is ignored: it may be gone again in a
+    /// minute, so it must not disturb machines.
     #[must_use]
     pub fn is_other_than(&self, seen: &ControlSet) -> bool {
         // Without the version, the newer of two sets is unknown.

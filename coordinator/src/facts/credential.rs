@@ -1,4 +1,4 @@
-//! Stored credentials and join tokens: subject, purpose and validity. Keys are never stored.
+//! Stored credentials and join tokens: subject, purpose and validity. Keys stay outside.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub struct CredentialRow {
     pub subject: String,
     /// Its certificates, oldest first. Expired ones are dropped, and those revoked before the newest was issued.
     pub certificates: Vec<CertificateRow>,
-    /// Certificates issued up to this time are refused, Unix milliseconds. None: there was no revocation.
+    /// Certificates issued up to this time are refused, Unix milliseconds. None: never revoked.
     pub revoked_at_ms: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ impl CredentialRow {
     }
 }
 
-/// An identity with a refused certificate that has not expired.
+/// An identity with a refused, unexpired certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeniedRow {
     /// The identity.

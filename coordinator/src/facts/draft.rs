@@ -266,7 +266,7 @@ impl<'a> Draft<'a> {
         let generation = known.map(|row| row.assigned.generation).unwrap_or_default();
         let row = DeniedRow { id, machine: machine.clone(), at_ms: now.wall_ms, generation, in_drain_of };
         self.facts.denied.insert(id, Arc::new(row));
-        // Its evidence no longer counts.
+        // Discard its evidence.
         self.facts.live.newer.remove(&id);
     }
 
@@ -325,7 +325,7 @@ impl<'a> Draft<'a> {
         std::mem::take(&mut self.audited)
     }
 
-    /// Live facts about a machine. They are not stored, so they need no tracking.
+    /// Live facts about a machine. They live in memory only, so tracking is unnecessary.
     pub fn live_mut(&mut self, name: &MachineName) -> &mut MachineLive {
         self.facts.live.machines.entry(name.clone()).or_default()
     }

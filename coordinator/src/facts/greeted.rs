@@ -7,10 +7,10 @@ use muster_proto::model::{HostFacts, MachineSpec, Network, own_label};
 use super::MachineRow;
 
 impl MachineRow {
-    /// The facts of a Hello, in the form that is recorded. An agent that has just started does not know yet by which
+    /// The facts of a Hello, in the form that is recorded. An agent that has just started has yet to learn by which
     /// interface and network its InternalIP is chosen. It first reports the address that reaches the coordinator, and
-    /// corrects it after the welcome. Until then the machine keeps its former address, so that items with another one
-    /// do not run meanwhile.
+    /// corrects it after the welcome. Until then the machine keeps its former address, which keeps items with another
+    /// one from running meanwhile.
     #[must_use]
     pub fn as_greeted(&self, facts: &HostFacts) -> HostFacts {
         let internal_ip = match &facts.internal_ip {

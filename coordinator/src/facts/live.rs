@@ -22,7 +22,7 @@ const TAKEN_OVER_WITHIN_MS: u64 = 60_000;
 /// Number of takeovers that rules out a network problem.
 const TAKEN_OVER_MIN: u32 = 3;
 
-/// The part of the facts that is not stored.
+/// The part of the facts that stays in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Live {
     /// Live facts by machine.
@@ -105,7 +105,7 @@ pub struct MachineLive {
     pub heard_wall_ms: Option<u64>,
     /// Progress of its running item.
     pub progress: Option<ItemProgress>,
-    /// Why the agent itself starts nothing: reason, message.
+    /// Why the agent itself is blocked: reason, message.
     pub agent_blocked: Option<(Reason, String)>,
     /// Start of its wait for the inputs of one item, in Unix milliseconds. The wait continues across expired permits.
     pub inputs_wanted_ms: Option<u64>,
@@ -121,7 +121,7 @@ pub struct MachineLive {
     pub event_refused: Option<String>,
     /// Its unproven claim beyond this store. It gets nothing until it sends a Hello without one.
     pub unproven: Option<UnprovenClaim>,
-    /// Its stream belongs to a ledger that this store rejected: its events are neither recorded nor acknowledged.
+    /// Its stream belongs to a ledger that this store rejected: its events stay unrecorded and unacknowledged.
     pub ledger_left_out: bool,
     /// Answers of the swarm about its node.
     pub swarm: SwarmLook,

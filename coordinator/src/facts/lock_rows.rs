@@ -45,7 +45,7 @@ pub struct LockRow {
     /// The last release it reported to have worked for; empty: unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
-    /// Time of the newest progress, in Unix milliseconds: another state, or a higher percentage. Messages do not count.
+    /// Time of the newest progress, in Unix milliseconds: another state, or a higher percentage. Messages are ignored.
     pub updated_ms: u64,
     /// Rises with every change of a lock and every request.
     pub revision: u64,

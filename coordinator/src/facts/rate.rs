@@ -26,8 +26,7 @@ const ONE: u64 = 1_000;
 impl Used {
     /// Counts one use.
     ///
-    /// # Errors
-    /// The limit is reached: milliseconds until one more fits. This use is not counted.
+    /// # Errors The limit is reached: milliseconds until one more fits. This use stays uncounted.
     pub fn take(&mut self, rate: Rate, now_mono_ms: u64) -> Result<(), u64> {
         self.thousandths = self.thousandths.saturating_sub(self.leaked(now_mono_ms));
         self.at_mono_ms = now_mono_ms;

@@ -45,7 +45,7 @@ pub struct Departure {
 /// A removed machine's node in the swarm. Recorded before anything of it is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DepartingNode {
-    /// Its engine has not been asked yet.
+    /// Its engine is still to be asked.
     Unknown,
     /// It is in no known swarm.
     Absent,
@@ -54,7 +54,7 @@ pub enum DepartingNode {
 }
 
 impl MachineRow {
-    /// Is it being removed permanently, without an abort?
+    /// Is it being removed permanently, and the removal still wanted?
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.removal.as_ref().is_some_and(|removal| !removal.aborting)

@@ -88,7 +88,7 @@ pub struct ClusterRow {
     pub created_at_ms: u64,
     /// Operators' notes.
     pub annotations: BTreeMap<String, String>,
-    /// Version of the newest spec; machines that are not yet Ready follow it.
+    /// Version of the newest spec; machines follow it until they are Ready.
     pub spec_version: u64,
     /// An operator ran `deploy`: start with the machines that have reported.
     pub deploy_requested: bool,
@@ -105,7 +105,7 @@ pub struct ClusterRow {
     /// The machine that was told to create the cluster's swarm. It may have done so, whatever the later facts.
     #[serde(default)]
     pub swarm_init: Option<MachineId>,
-    /// Why nothing new starts, and since when.
+    /// Why new starts are blocked, and since when.
     pub blocked_since: Option<(Reason, u64)>,
 }
 
@@ -134,13 +134,13 @@ pub struct Slot {
 pub struct Verdict {
     /// Hash of the item.
     pub hash: ItemHash,
-    /// Attempts up to this one no longer count.
+    /// Attempts up to this one are ignored.
     pub cleared_attempts: u32,
     /// Leave the item out of the assignment: it counts as done.
     pub left_out: Option<LeftOut>,
 }
 
-/// Why an item counts as done without a recorded success in the agent's ledger.
+/// Why an item counts as done although the agent's ledger lacks a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LeftOut {
     /// An operator skipped it.
@@ -265,8 +265,7 @@ pub struct MachineRow {
     /// Ordinal of that ledger among those of its identity.
     #[serde(default)]
     pub ledger_ordinal: LedgerOrdinal,
-    /// Items with a status from another ledger, or from a Hello after `recover`. Their next events need not be
-    /// consistent with it.
+    /// Items with a status from another ledger, or from a Hello after `recover`. Their next events may contradict it.
     #[serde(default)]
     pub carried: BTreeSet<ItemName>,
     /// Version of its agent.
@@ -276,7 +275,7 @@ pub struct MachineRow {
     /// Its last assignment.
     pub assigned: Assigned,
     /// Items of all lists given to this identity; its results concern only these. None: unknown, because another
-    /// coordinator did not record them, or this store is older.
+    /// coordinator left them unrecorded, or this store is older.
     #[serde(default)]
     pub given: Option<BTreeSet<ItemName>>,
     /// Last phase of its list. None: nothing assigned yet.
@@ -285,7 +284,7 @@ pub struct MachineRow {
     pub slot: Option<Slot>,
     /// Decisions about single items.
     pub verdicts: BTreeMap<ItemName, Verdict>,
-    /// Items to run again despite success: successes under lists up to this one no longer count.
+    /// Items to run again despite success: successes under lists up to this one are ignored.
     #[serde(default)]
     pub redo: BTreeMap<ItemName, Generation>,
     /// Control machines as the items of each phase see them, frozen when the phase is granted.
@@ -338,7 +337,7 @@ impl MachineRow {
         self.id.is_some() && (!self.revoked || self.slot.is_some())
     }
 
-    /// A machine that has not enrolled yet.
+    /// A machine before its enrolment.
     #[must_use]
     pub fn new(name: MachineName, spec: MachineSpec, declared: bool, created_at_ms: u64) -> Self {
         Self {
@@ -402,7 +401,7 @@ impl MachineRow {
         frozen.unwrap_or(&self.spec.state_items_overwrites)
     }
 
-    /// Successes of this item under lists up to this one no longer count.
+    /// Successes of this item under lists up to this one are ignored.
     #[must_use]
     pub fn redo_up_to(&self, item: &ItemName) -> Generation {
         self.redo.get(item).copied().unwrap_or_default()

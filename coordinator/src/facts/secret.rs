@@ -1,4 +1,4 @@
-//! Stored secrets: the value is sealed; keys are never stored.
+//! Stored secrets: the value is sealed; keys stay outside.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 

@@ -32,7 +32,7 @@ pub struct Seen<T> {
 pub struct Peers {
     /// Their number.
     pub managers: usize,
-    /// Those that the others cannot reach.
+    /// Those unreachable to the others.
     pub away: Vec<SwarmId>,
 }
 
@@ -68,7 +68,7 @@ pub struct SwarmLook {
     pub ordered: bool,
     /// Services with tasks seen on the node since its drain was ordered.
     pub losing: BTreeSet<String>,
-    /// Errors of agents that could not answer.
+    /// Errors of agents that failed to answer.
     pub failures: BTreeMap<MachineId, Seen<String>>,
     /// Requested and unconfirmed changes of the node, by the question's number: the wanted availability and the time of
     /// the request. Each may yet be carried out.

@@ -38,7 +38,7 @@ pub struct UpdateRow {
     /// Number of machines that have ended.
     #[serde(default)]
     pub ends: u32,
-    /// Time of an operator's last command, in Unix milliseconds: the time of a pause does not count.
+    /// Time of an operator's last command, in Unix milliseconds: the time of a pause is excluded.
     #[serde(default)]
     pub resumed_at_ms: u64,
     /// Machines that have ended since the last retry of deferred machines.
@@ -131,7 +131,7 @@ pub struct Target {
 pub enum Wish {
     /// Continue.
     Go,
-    /// Start nothing new; machines that were disturbed complete their part.
+    /// Stop new starts; machines that were disturbed complete their part.
     Pause {
         /// Start of the pause, in Unix milliseconds.
         since_ms: u64,
@@ -223,9 +223,9 @@ pub struct DrainRow {
 /// A machine's node in the Swarm. Recorded before anything of it is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainTarget {
-    /// The machine has not been asked yet.
+    /// The machine is still to be asked.
     Unknown,
-    /// Its engine is outside every swarm, so tasks of services cannot run there.
+    /// Its engine is outside every swarm, so it has no tasks of services.
     Absent,
     /// A node.
     Node {
@@ -258,7 +258,7 @@ impl MachineUpdate {
         self.added.iter().any(|added| added.item_name() == item.as_str())
     }
 
-    /// Is the machine out of service and not wanted back yet? Its operator decides what it does meanwhile.
+    /// Is the machine out of service, and to stay so for now? Its operator decides what it does meanwhile.
     #[must_use]
     pub fn in_maintenance(&self) -> bool {
         self.maintenance.is_some_and(|row| row.since_ms.is_some() && !row.leaving)
@@ -274,7 +274,7 @@ pub struct PermitRow {
     pub item: ItemName,
     /// The attempt.
     pub attempt: u32,
-    /// Nothing starts under it: the agent reported so, or never received it.
+    /// It is unusable: the agent reported so, or never received it.
     pub expired: bool,
     /// Generation of the first list with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -304,7 +304,7 @@ pub struct SetAside {
 }
 
 impl SetAside {
-    /// Does it count against the failure budget? Then it is not retried automatically.
+    /// Does it count against the failure budget? Then only an operator can retry it.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.cause == DeferralCause::Failed
@@ -318,7 +318,7 @@ pub enum DeferralCause {
     Late,
     /// A deadline passed, and the policy is that it has failed.
     Failed,
-    /// It is lost and was not disturbed yet. It comes back by itself.
+    /// It was lost while still undisturbed. It returns automatically.
     Lost,
 }
 

@@ -39,7 +39,7 @@ pub(super) fn begin(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage) {
 }
 
 /// A machine that completed the update has further work. It keeps its version. A machine whose removal was aborted
-/// during the update has another version, and no hooks.
+/// during the update has another version, which lacks the hooks.
 fn come_back(draft: &mut Draft<'_>, rollout: &str, name: &MachineName, added: Vec<Added>) {
     let Some(row) = draft.machines.get(name) else { return };
     let update = draft.rollouts.get(rollout).and_then(|rollout| rollout.update.as_ref());

@@ -98,7 +98,7 @@ pub(super) fn settle(
     Ok(Reply::Done(vec![line]))
 }
 
-/// By all that its agent reported since the start: does nothing run there, and is nothing about to begin?
+/// Is it idle, and will it stay so, by all that its agent reported since the start?
 fn does_nothing(draft: &Draft<'_>, position: &Position<'_>, now: Now) -> Result<(), Refusal> {
     let name = &position.row.name;
     if !position.connected() {

@@ -153,7 +153,7 @@ fn stop_waiting(draft: &mut Draft<'_>, awaited: &[(MachineName, bool)]) {
     }
 }
 
-/// Handles the result of a question, and ignores one that nothing waits for any more.
+/// Handles the result of a question, and ignores an obsolete one.
 pub(in crate::core) fn answered(
     draft: &mut Draft<'_>,
     about: &MachineName,
@@ -216,7 +216,7 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, id: Option<Swa
             look.peers = Some(Seen { what: Peers { managers: peers.count(), away }, at_mono_ms });
             let found = nodes.into_iter().find(|node| Some(&node.id) == id.as_ref());
             look.manager = Some(asked.agent);
-            // Asked before its node was known, the answer tells nothing about that node.
+            // If it was asked before its node was known, the answer is ignored.
             look.node = id.map(|_| Seen { what: found, at_mono_ms });
         }
         SwarmReply::Tasks(tasks) if look.manager == Some(asked.agent) => {

@@ -28,7 +28,7 @@ pub(super) struct Start<'a> {
 struct Found {
     target: Target,
     reboot: Option<AddedReboot>,
-    /// Failed items of an earlier rollout are retried; those with an unknown outcome are not.
+    /// Failed items of an earlier rollout, to be retried; an unknown outcome stays for an operator.
     afresh: Vec<(ItemName, Verdict)>,
 }
 

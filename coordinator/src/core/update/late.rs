@@ -16,8 +16,8 @@ use crate::{
 /// The stages in which items run.
 const OF_ITEMS: [Stage; 4] = [Stage::PrepareDone, Stage::DeployDone, Stage::ReconfigureDone, Stage::RebootDone];
 
-/// A manager is not drained, so nothing was recorded when the count of the other managers failed. Record it now: its
-/// locks were inactive, and it has since waited for the swarm.
+/// A manager's drain is skipped, so a failed count of the other managers is recorded only now: its locks were inactive,
+/// and it has since waited for the swarm.
 pub(super) fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, stage: Stage, now: Now) {
     let since_ms = draft.live.machines.get(machine).and_then(|live| live.swarm.awaited_since_ms);
     let Some(row) = draft.machine_mut(machine).filter(|_| stage == Stage::SwarmDrained) else { return };
@@ -27,7 +27,7 @@ pub(super) fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, 
     }
 }
 
-/// Defers a machine whose request was not granted in time.
+/// Defers a machine after its request timed out.
 pub(super) fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, (stage, aside): (Stage, SetAside), now: Now) {
     locks_were_inactive(draft, machine, stage, now);
     let Some(row) = draft.machine_mut(machine) else { return };
@@ -66,7 +66,7 @@ pub(super) fn stuck(
     }
 }
 
-/// Was this machine deferred because its locks were not granted?
+/// Was this machine deferred?
 pub(in crate::core) fn is_set_aside(draft: &Draft<'_>, machine: &MachineName) -> bool {
     let update = draft.machines.get(machine).and_then(|row| row.update.as_ref());
     update.is_some_and(|update| update.set_aside.is_some())

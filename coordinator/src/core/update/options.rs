@@ -29,7 +29,7 @@ impl Options {
 }
 
 /// Digest of the effects of a frozen update, in hex: equal digests mean the same changes on the same machines. None:
-/// nothing is frozen.
+/// there is no frozen update.
 #[must_use]
 pub fn digest(facts: &Facts, cluster: &ClusterName) -> Option<String> {
     let rollout = facts.open_rollout(cluster)?;

@@ -236,8 +236,8 @@ pub(super) fn has_its_own_items(
     row.redo.extend(unheard.into_iter().map(|item| (item, newest)));
 }
 
-/// Leaves a lost machine out of its rollout. Another rollout begins when it is back, because it has not seen its new
-/// set of control machines.
+/// Leaves a lost machine out of its rollout. Another rollout begins when it is back, because it still needs the new set
+/// of control machines.
 fn leave_out(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machine_mut(machine) else { return };
     row.update = None;
@@ -362,7 +362,7 @@ fn locks_are_back(draft: &Draft<'_>, machine: &MachineName) -> bool {
     !draft.locks.values().any(|lock| of_it(&lock.key) && locks::is_away(row, lock))
 }
 
-/// The machine is at the new version and holds nothing any more.
+/// The machine is at the new version and has given everything back.
 fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(machine) else { return };
     let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();

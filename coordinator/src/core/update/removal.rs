@@ -209,7 +209,7 @@ fn few_controls_left(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
     })
 }
 
-/// Aborts a removal, unless it has changed something that cannot be undone.
+/// Aborts a removal, unless it has made an irreversible change.
 fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) -> Result<Reply, Refusal> {
     let row = known_machine(draft, machine)?;
     let Some(known) = row.removal.as_ref() else {
@@ -225,7 +225,7 @@ fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) ->
     }
     give_up(draft, machine);
     let line = match draft.machines.get(machine).map(|row| (&row.update, &row.removal)) {
-        // It is no longer part of the update that it would have left.
+        // It has left the update for good.
         Some((Some(_), Some(_))) => {
             let cluster = &row.spec.cluster_name;
             format!(
@@ -240,7 +240,7 @@ fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) ->
     Ok(Reply::Done(vec![line]))
 }
 
-/// Gives up a removal that has not begun to depart: the machine returns to its former state.
+/// Gives up a removal before its departure: the machine returns to its former state.
 pub(super) fn give_up(draft: &mut Draft<'_>, machine: &MachineName) {
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(known) = row.removal.as_mut().filter(|known| known.departure.is_none()) else { return };
