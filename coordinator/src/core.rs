@@ -1,8 +1,8 @@
-//! The coordinator's core: inputs -> changes to be made durable, answers, and effects to be performed after. PURE: no
-//! I/O, no clock. The engine runs it in production, the simulator in the tests.
+//! The coordinator's core. It turns inputs into durable changes, answers and later effects. PURE: no I/O, no clock. The
+//! engine runs it in production, the simulator in the tests.
 //!
-//! One step takes many inputs and makes one batch: apply them, decide until nothing new follows, assign. Nothing of a
-//! step may be seen by anybody before its changes are durable.
+//! One step takes many inputs and makes one batch: apply them, decide until nothing new follows, assign. Everything of
+//! a step stays invisible outside until its changes are durable.
 
 mod agents;
 mod answer;
@@ -57,39 +57,40 @@ use crate::{
     store::{Change, Row},
 };
 
-/// What one step came to.
+/// Result of one step.
 #[derive(Debug, Default)]
 pub struct Step {
     /// One for each input, in order.
     pub answers: Vec<Result<Reply, Refusal>>,
-    /// To be made durable before anything of this step is seen.
+    /// Changes to make durable before anything of this step is visible.
     pub changes: Vec<Change>,
-    /// Audit lines of this step: to be told to the log once they are durable, and before anything of this step is seen.
+    /// Audit lines of this step. They go to the log once they are durable, before anything else of this step is
+    /// visible.
     pub audited: Vec<Arc<AuditRow>>,
-    /// To be performed after.
+    /// Effects to perform afterwards.
     pub effects: Vec<Effect>,
-    /// Was anything decided? A step that took in nothing but signs of life decides nothing and changes little.
+    /// Did the step decide? A step with signs of life only skips the decisions and changes little.
     pub decided: bool,
-    /// Decisions followed from one another without end, and were cut off: a bug of ours that operators must hear of.
+    /// Decisions did not converge and were cut off: a bug, which operators must see.
     pub unsettled: bool,
 }
 
-/// One thing for the rim to do.
+/// One action for the rim.
 #[derive(Debug)]
 pub enum Act {
-    /// Make these durable. Nothing after it may happen before.
+    /// Make these changes durable before any later action.
     Commit(Vec<Change>),
-    /// Perform this.
+    /// Perform this effect.
     Perform(Effect),
 }
 
 impl Step {
-    /// The answers, and what is to be done, in the order in which it must be. Engine and simulator go by it.
+    /// The answers, and the actions in their required order. Engine and simulator follow it.
     #[must_use]
     pub fn into_acts(self) -> (Vec<Result<Reply, Refusal>>, Vec<Act>) {
         let commit = (!self.changes.is_empty()).then_some(Act::Commit(self.changes));
         let effects = self.effects.into_iter().map(Act::Perform);
-        // Planted: an agent is told that its event is recorded before it is.
+        // Seeded bug: acknowledge an event before it is recorded.
         if planted("ack-before-commit") {
             let is_ack = |act: &Act| matches!(act, Act::Perform(Effect::Ack { .. }));
             let (acks, others): (Vec<_>, Vec<_>) = effects.partition(is_ack);
@@ -99,29 +100,29 @@ impl Step {
     }
 }
 
-/// The clusters in which a machine was shut out in the middle of its drain before this start, and so shortly that the
-/// drain may yet begin: their time runs from the start, for the clock may have jumped since.
+/// Clusters with a machine that was revoked during its drain, so shortly before this start that the drain may yet
+/// begin. Their time runs from the start, because the clock may have jumped.
 fn drains_let_go(facts: &Facts, now: Now) -> BTreeMap<ClusterName, u64> {
     let lately = facts.denied.values().filter(|row| now.wall_ms.saturating_sub(row.at_ms) < SETTLE_MS);
     lately.filter_map(|row| Some((row.in_drain_of.clone()?, now.mono_ms))).collect()
 }
 
-/// It is decided at least this often, whatever happens, in milliseconds.
+/// Maximum time between two decisions, in milliseconds.
 const DECIDE_EVERY_MS: u64 = 10_000;
 
-/// The core: the facts, and what may be set.
+/// The core: the facts and their limits.
 #[derive(Clone, Debug)]
 pub struct Core {
     facts: Facts,
     limits: Limits,
     proof_key: ProofKey,
-    /// The first step at or after this moment decides, whatever it takes in. Set anew only by a step that decides: what
-    /// passes in a step that does not is decided in the next. Monotonic milliseconds.
+    /// The first step at or after this time decides, whatever its inputs. Only a step that decides sets it, so a
+    /// deadline that passes in a quiet step is handled in the next one. Monotonic milliseconds.
     decide_by_mono_ms: u64,
 }
 
 impl Core {
-    /// The core over a stored record, and the changes that make its start durable: commit them before anything else.
+    /// Loads the core from a stored record. Also returns the changes that make its start durable: commit them first.
     ///
     /// # Errors
     /// [`RowError`] if a row does not parse.
@@ -151,7 +152,7 @@ impl Core {
         Ok((Self { facts, limits, proof_key, decide_by_mono_ms: now.mono_ms }, changes))
     }
 
-    /// What is known.
+    /// The facts.
     #[must_use]
     pub const fn facts(&self) -> &Facts {
         &self.facts
@@ -162,15 +163,15 @@ impl Core {
         self.facts = facts;
     }
 
-    /// What may be set.
+    /// The limits.
     #[must_use]
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Takes inputs, decides, and says what follows.
+    /// Takes inputs, decides, and returns the result.
     pub fn step(&mut self, inputs: Vec<Input>, now: Now) -> Step {
-        // Planted: deadlines wait for somebody who says more than that he lives.
+        // Seeded bug: deadlines wait for an input other than a sign of life.
         let due = now.mono_ms >= self.decide_by_mono_ms && !planted("quiet-past-deadline");
         let quiet = !due && inputs.iter().all(|input| self.is_quiet(input, now));
         let mut settled = true;
@@ -185,11 +186,11 @@ impl Core {
             update::drain::ask(&mut draft, &self.limits, now, &mut effects);
             decide::note_waits(&mut draft, &self.limits, now);
         }
-        // Evidence may come later in a batch than a greeting that was answered with a list.
+        // Evidence may come later in a batch than a Hello that was answered with a list.
         if draft.live.older_than_fleet().is_some() && !planted("trust-old-store") {
             effects.retain(|effect| !matches!(effect, Effect::Assign { .. }));
         }
-        // Nor is whoever was shut out in the same step told anything more.
+        // Drop effects for a machine that was revoked in the same step.
         effects.retain(|effect| match effect {
             Effect::Assign { id, .. } | Effect::Ack { id, .. } => !draft.denied.contains_key(id),
             Effect::AskSwarm(_) | Effect::Close { .. } => true,
@@ -203,8 +204,8 @@ impl Core {
         Step { answers, changes, audited, effects, decided: !quiet, unsettled: !settled }
     }
 
-    /// A sign of life of a machine that nobody has missed decides nothing. A thousand machines send a hundred of them a
-    /// second.
+    /// A sign of life of a machine that counts as alive skips the decisions. A thousand machines send a hundred of them
+    /// a second.
     fn is_quiet(&self, input: &Input, now: Now) -> bool {
         let (Input::Heard { id } | Input::Progress { id, .. }) = input else { return false };
         self.facts
@@ -215,15 +216,15 @@ impl Core {
             .is_some_and(|heard| now.mono_ms.saturating_sub(heard) < self.limits.lost_after_ms)
     }
 
-    /// When a step is due, though nobody says anything. Monotonic milliseconds.
+    /// Time of the next step, even without inputs. Monotonic milliseconds.
     #[must_use]
     pub const fn decide_by_mono_ms(&self) -> u64 {
         self.decide_by_mono_ms
     }
 
-    /// Monotonic milliseconds of the next moment at which time alone changes a decision. None: there is none.
+    /// Next time at which time alone changes a decision, in monotonic milliseconds.
     fn wake_at(&self, now: Now) -> Option<u64> {
-        // The time for which all are awaited after a start is that of machines that do not reboot.
+        // After a start, this is how long the core waits for all machines, except rebooting ones.
         let gathered_at = self.facts.live.started_mono_ms.saturating_add(self.limits.lost_after_ms);
         let missed = self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits));
         let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
@@ -245,7 +246,7 @@ impl Core {
     }
 }
 
-/// What inputs are taken by.
+/// Parameters for handling inputs.
 struct Rules<'a> {
     limits: &'a Limits,
     proof_key: &'a ProofKey,
@@ -259,7 +260,7 @@ fn take(
     now: Now,
 ) -> Result<Reply, Refusal> {
     let limits = rules.limits;
-    // The servers let nobody through who is denied; what was on its way when that was decided ends here.
+    // The servers reject denied callers. This ends requests that were in flight when that was decided.
     if input.agent().is_some_and(|id| draft.denied.contains_key(&id)) {
         let message = "an operator revoked this identity".to_owned();
         return Err(Refusal::Protocol { code: "Revoked", message });
@@ -294,9 +295,9 @@ fn take(
     }
 }
 
-/// What `muster-coordinator recover` writes into the store of a coordinator that does not run: from the next start on
-/// the agents' ledgers fill in what this store lacks, under an epoch above every one the fleet has shown, and above
-/// `seen`, which an operator knows of. Returns the epoch of that start too.
+/// Changes that `muster-coordinator recover` writes into the store of a stopped coordinator. From the next start on,
+/// the agents' ledgers supply what this store lacks. Its epoch is above every epoch that the fleet has shown, and above
+/// `seen`, which an operator supplies. Also returns the epoch of that start.
 ///
 /// # Errors
 /// [`RowError`] if a row does not parse.
@@ -307,7 +308,7 @@ pub fn recover(rows: Vec<Row>, seen: Epoch, actor: &str, now: Now) -> Result<(Ep
     Ok((next, draft.into_changes()))
 }
 
-/// The same, as a change that is under way.
+/// The same, within an open transaction.
 pub(crate) fn begin_recovery(draft: &mut Draft<'_>, seen: Epoch, actor: &str, now: Now) -> Epoch {
     let meta = draft.meta_mut();
     meta.epoch = meta.epoch.max(meta.fleet_epoch).max(seen);

@@ -1,5 +1,5 @@
-//! The record in memory: what the store holds, and what is known only while the process lives. PURE. The core reads it
-//! and changes it through a [`Draft`], which remembers what has to be made durable.
+//! The record in memory: the stored facts, and live facts that end with the process. PURE. The core reads it and
+//! changes it through a [`Draft`], which tracks what to make durable.
 
 mod added_rows;
 mod audit;
@@ -48,28 +48,28 @@ pub use update_rows::{
 
 use crate::store::{Row, Table};
 
-/// Key of the one row of [`Table::Meta`] that is ours.
+/// Key of the core's only row in [`Table::Meta`].
 const META_KEY: &str = "core";
 
-/// Number of the record's format. Raised with every field that an older coordinator must not drop: it would read the
-/// rows without it and write them back so. Format 1 was that of builds before the first release; nothing reads it.
+/// Format number of the record. It rises with every field that must survive an older coordinator, which would rewrite
+/// rows without it. Format 1 belongs to builds before the first release and is unsupported.
 pub const FORMAT: u64 = 2;
 
-/// A record that cannot be read.
+/// Error of loading a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
-    /// A stored row does not say what it should.
+    /// A stored row is malformed.
     #[error("row {key} of table {table} does not parse; restore a backup (`muster-coordinator backup` makes them)")]
     Parse {
         /// The table.
         table: &'static str,
         /// The key.
         key: String,
-        /// What the parser says.
+        /// The parser's error.
         #[source]
         source: serde_json::Error,
     },
-    /// A newer coordinator has written it.
+    /// A newer coordinator wrote it.
     #[error(
         "the record has format {format}, and this is muster-coordinator {}, which knows formats up to {}; run version \
          {written_by} or newer, or restore a backup from before the update of Muster",
@@ -77,12 +77,12 @@ pub enum RowError {
         FORMAT
     )]
     Newer {
-        /// Of the record.
+        /// Format of the record.
         format: u64,
-        /// The version of the coordinator that wrote it first.
+        /// Version of the coordinator that first wrote it.
         written_by: String,
     },
-    /// A build from before the first release has written it.
+    /// A build from before the first release wrote it.
     #[error(
         "the record has format {format}, of a build of Muster before its first release; muster-coordinator {} reads \
          format {FORMAT} alone. It is whole: the build that wrote it can still run on it. For this one make a new \
@@ -90,12 +90,12 @@ pub enum RowError {
         muster_proto::VERSION
     )]
     Older {
-        /// Of the record.
+        /// Format of the record.
         format: u64,
     },
 }
 
-/// What every format has in [`META_KEY`]'s row.
+/// The fields of [`META_KEY`]'s row that every format has.
 #[derive(Deserialize)]
 struct FormatRow {
     #[serde(default)]
@@ -104,42 +104,42 @@ struct FormatRow {
     written_by: String,
 }
 
-/// Everything the coordinator knows. Cheap to clone: the rows are shared.
+/// All facts of the coordinator. Cheap to clone: rows are shared.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// What concerns the whole coordinator.
+    /// Facts about the whole coordinator.
     pub meta: Meta,
-    /// By name.
+    /// Clusters by name.
     pub clusters: BTreeMap<ClusterName, Arc<ClusterRow>>,
-    /// Specs that some machine follows, by cluster and version.
+    /// Specs that machines follow, by cluster and version.
     pub specs: BTreeMap<(ClusterName, u64), Arc<ClusterSpec>>,
-    /// By name.
+    /// Machines by name.
     pub machines: BTreeMap<MachineName, Arc<MachineRow>>,
-    /// By name.
+    /// Rollouts by name.
     pub rollouts: BTreeMap<String, Arc<RolloutRow>>,
-    /// Of application controllers.
+    /// Locks of application controllers.
     pub locks: BTreeMap<LockKey, Arc<LockRow>>,
-    /// By id.
+    /// Join tokens by id.
     pub tokens: BTreeMap<String, Arc<TokenRow>>,
-    /// By name.
+    /// Secrets by name.
     pub secrets: BTreeMap<SecretId, Arc<SecretRow>>,
-    /// Who did what, in chains; the oldest lines are dropped.
+    /// Audit lines, in chains; the oldest lines are dropped.
     pub audit: BTreeMap<AuditScope, Arc<AuditChain>>,
-    /// Identities that are refused.
+    /// Refused identities.
     pub denied: BTreeMap<MachineId, Arc<DeniedRow>>,
-    /// Of people and programs, by role and name.
+    /// Credentials of people and programs, by role and name.
     pub credentials: BTreeMap<String, Arc<CredentialRow>>,
     /// Names by identity; derived.
     pub names: BTreeMap<MachineId, MachineName>,
-    /// Known only while the process lives.
+    /// Live facts, which end with the process.
     pub live: Live,
 }
 
 impl Facts {
-    /// The record as the store has it.
+    /// Loads the record from the store.
     ///
     /// # Errors
-    /// [`RowError`] for the first row that does not parse.
+    /// [`RowError`] for the first malformed row.
     pub fn load(rows: impl IntoIterator<Item = Row>) -> Result<Self, RowError> {
         let mut facts = Self::default();
         let mut statuses = Vec::new();
@@ -215,7 +215,7 @@ impl Facts {
         Ok(())
     }
 
-    /// The audit record, in the order in which it was written.
+    /// The audit record, in the order of writing.
     #[must_use]
     pub fn audit_lines(&self) -> Vec<&Arc<AuditRow>> {
         let mut lines: Vec<_> = self.audit.values().flat_map(|chain| chain.lines()).collect();
@@ -223,8 +223,8 @@ impl Facts {
         lines
     }
 
-    /// The audit lines of the newest batch that has any. Whoever made it durable may have been killed before they were
-    /// in the journal; those of every batch before are there.
+    /// The audit lines of the newest batch with any. The process may have been killed after the commit and before they
+    /// reached the journal. The lines of all earlier batches are there.
     #[must_use]
     pub fn audit_lines_of_newest_batch(&self) -> Vec<&Arc<AuditRow>> {
         let mut lines = self.audit_lines();
@@ -232,10 +232,10 @@ impl Facts {
         lines
     }
 
-    /// Is the audit record whole, as far as it is kept?
+    /// Is the kept part of the audit record complete?
     ///
     /// # Errors
-    /// The first gap of each chain that has one, and chains that are missing.
+    /// The first gap of each damaged chain, and the missing chains.
     pub fn verify_audit(&self) -> Result<(), Vec<AuditGap>> {
         let listed = &self.meta.audit_chains;
         let mut gaps: Vec<_> = self.audit.iter().filter_map(|(scope, chain)| chain.verify(scope).err()).collect();
@@ -264,7 +264,7 @@ impl Facts {
         self.specs.get(&(cluster.clone(), row.spec_version))
     }
 
-    /// The spec a machine follows: the one its update goes to, the one it became Ready with, else the newest.
+    /// The spec that a machine follows: the target of its update, else the one it became Ready with, else the newest.
     #[must_use]
     pub fn spec_of(&self, machine: &MachineRow) -> Option<&Arc<ClusterSpec>> {
         match machine.follows() {
@@ -278,28 +278,27 @@ impl Facts {
         self.machines.values().filter(move |machine| machine.spec.cluster_name == *cluster)
     }
 
-    /// Has this machine enrolled, and never reported? While the record may be older than the fleet, nobody knows that.
+    /// Has this machine enrolled without ever reporting? Always false while the record may be older than the fleet.
     #[must_use]
     pub fn never_reported(&self, row: &MachineRow) -> bool {
         let current = !self.meta.recovering && self.live.older_than_fleet().is_none();
         current && row.id.is_some() && row.ledger.is_none() && row.slot.is_none()
     }
 
-    /// The machine that alone shows that this store is older than the fleet. None: several do, or this store does not
-    /// know it.
+    /// The only machine that shows that this store is older than the fleet. None: several do, or this store lacks it.
     #[must_use]
     pub fn only_witness(&self) -> Option<&MachineName> {
         let mut witnesses = self.live.newer.keys();
         witnesses.next().filter(|_| witnesses.next().is_none()).and_then(|id| self.names.get(id))
     }
 
-    /// The rollout of a cluster that has not ended.
+    /// The open rollout of a cluster.
     #[must_use]
     pub fn open_rollout(&self, cluster: &ClusterName) -> Option<&Arc<RolloutRow>> {
         self.rollouts.values().find(|rollout| rollout.cluster == *cluster && rollout.finished_at_ms.is_none())
     }
 
-    /// The stored part of two records, compared: the debug check of the engine and the simulator.
+    /// Are the stored parts of two records equal? Debug check of the engine and the simulator.
     #[must_use]
     pub fn same_record(&self, other: &Self) -> bool {
         self.meta == other.meta
@@ -326,7 +325,7 @@ fn check_format(row: FormatRow) -> Result<(), RowError> {
     }
 }
 
-/// The row of one status.
+/// Key of a status row.
 fn status_key(machine: &MachineName, item: &ItemName) -> String {
     format!("{machine}/{item}")
 }

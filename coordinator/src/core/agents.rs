@@ -1,4 +1,4 @@
-//! What agents say. Who speaks is known from the certificate; a body never names its sender.
+//! Messages of agents. Only the certificate identifies the sender.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,23 +26,23 @@ use crate::{
     proof::{ProofKey, Told},
 };
 
-/// Refusals of the newest list which say that its number is taken (agent_link.proto), by another list. The
-/// greeting of such a machine proves it; one whose greeting did not is not believed.
+/// Reasons for refusing the newest list because its generation belongs to another list (agent_link.proto). The Hello of
+/// such a machine proves it; without that proof, the claim counts as unproven.
 const GIVEN_BY_ANOTHER: [&str; 2] = ["GenerationReused", "StaleGeneration"];
 
-/// How far a greeting is believed.
+/// How far a Hello is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Belief {
     /// All of it.
     Whole,
-    /// Not what it claims beyond this store: nothing that is recorded may come from that.
+    /// All but its claims beyond this store, which stay unrecorded.
     Less(UnprovenClaim),
-    /// It proves that this store is older than the fleet: nothing of it may be recorded, or the next start of this
-    /// store would take for its own what proves that it is old.
+    /// It proves that this store is older than the fleet. Keep it unrecorded: otherwise the next start would find the
+    /// proof in its own store.
     BeyondStore,
 }
 
-/// The machine behind an identity, noted as alive.
+/// The machine of an identity, marked as alive.
 pub(super) fn heard(draft: &mut Draft<'_>, id: MachineId, now: Now) -> Result<MachineName, Refusal> {
     let name = draft.names.get(&id).cloned().ok_or_else(|| Refusal::unknown_machine(id))?;
     let live = draft.live_mut(&name);
@@ -106,7 +106,7 @@ pub(super) fn hello(
     }
     note_greeting(draft, &row, &hello, takes_ledger && !is_known);
     items::refresh_one(draft, &row);
-    // Before the list: an agent whose ledger is older than what it has reported learns it here, and starts nothing.
+    // Send this before the list: an agent with an outdated ledger learns it here, and stops.
     if let Some((_, seq)) = draft.machines.get(&name).and_then(|row| row.ledger)
         && seq > hello.acked_seq
         && takes_ledger
@@ -122,7 +122,7 @@ pub(super) fn hello(
     Ok(Reply::Ok)
 }
 
-/// Takes note of what a greeting proves beyond this store, and leaves out of it what it claims without proof.
+/// Records what a Hello proves beyond this store, and removes its unproven claims.
 fn weigh(draft: &mut Draft<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey) -> Belief {
     match evidence::beyond(draft, id, hello, key) {
         None => Belief::Whole,
@@ -130,7 +130,7 @@ fn weigh(draft: &mut Draft<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey
             if hello.epoch > draft.meta.fleet_epoch && evidence::proves_epoch(id, hello, key) {
                 draft.meta_mut().fleet_epoch = hello.epoch;
             }
-            // What the machines know better is what a store that is recovered is to be told.
+            // During recovery, the newer facts of the machines are what the store needs.
             if draft.meta.recovering && hello.epoch <= draft.meta.epoch {
                 return Belief::Whole;
             }
@@ -146,18 +146,18 @@ fn weigh(draft: &mut Draft<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey
     }
 }
 
-/// Tells an agent that its events up to this one are recorded, with what proves it.
+/// Acknowledges an agent's events up to this one, with a proof.
 fn ack(draft: &Draft<'_>, (id, session): (MachineId, u64), (ledger, seq): (LedgerId, Seq), key: &ProofKey) -> Effect {
     let (epoch, ordinal) = (draft.meta.epoch, draft.by_id(id).map(|row| row.ledger_ordinal).unwrap_or_default());
     let code = key.code(id, &Told::Acked { ledger, ordinal, epoch, seq });
     Effect::Ack { id, session, seq, proof: AckProof { epoch, ordinal, code } }
 }
 
-/// A permit that its agent has never had, and that is not on its way on another stream of its, is none any more: its
-/// time would begin when it is sent now, and what allowed it may be long over. Another is decided on what is so now.
+/// Expires an undelivered permit, unless it may still arrive on another stream. Its time would begin with a new
+/// delivery, long after the conditions that allowed it. The next permit is decided on current facts.
 fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generation) {
     let permit = |row: &MachineRow| row.update.as_ref()?.permit.clone();
-    // Planted: it is sent again, whenever its machine is back.
+    // Seeded bug: send the permit again when its machine is back.
     let known = draft.machines.get(machine).and_then(|row| permit(row)).filter(|_| !planted("late-permit"));
     if known.is_some_and(|permit| !permit.expired && permit.listed.is_some_and(|listed| has < listed))
         && let Some(row) = draft.machine_mut(machine)
@@ -167,7 +167,7 @@ fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generatio
     }
 }
 
-/// Does an attempt run there whose start is not recorded?
+/// Does an attempt run without a recorded start?
 fn runs_unheard(row: &MachineRow, hello: &Hello) -> bool {
     let heard = |status: &ItemStatus| {
         let known = row.statuses.get(&status.name);
@@ -176,10 +176,10 @@ fn runs_unheard(row: &MachineRow, hello: &Hello) -> bool {
     hello.statuses.iter().any(|status| status.state == ItemState::Running && !heard(status))
 }
 
-/// Records what a Hello says of the machine, if it is new.
+/// Records the facts of a Hello, if they are new.
 fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, other_ledger: bool) {
-    // What was accepted tells that all that ran before is recorded. While something runs of which nothing is, its event
-    // is yet to come: the list is sent once more, and its answer comes behind that.
+    // A recorded acceptance implies that all earlier starts are recorded. While an unrecorded attempt runs, its event
+    // is yet to come. The list is then sent again, and its answer follows that event.
     let newest = if runs_unheard(row, hello) { row.assigned.accepted } else { row.assigned.generation };
     let (accepted, host) = (hello.generation.min(newest), row.as_greeted(&hello.facts));
     if accepted == row.assigned.accepted
@@ -198,10 +198,10 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, other_l
     row.agent_version.clone_from(&hello.agent_version);
 }
 
-/// After `recover`: what the agent knows better is taken over. Who holds a slot is asked of the machines themselves:
-/// one that is at work on deploy or reconfigure items, or waits for an operator there, must have one, any other none.
-/// Nor has one that was Ready without a slot, and of which nothing is in doubt: by this store nothing is to be done.
-/// Of a ledger that is not taken over only that counts which keeps the machine from being at work unseen.
+/// After `recover`: takes over the agent's newer facts. The machines themselves show which of them holds a slot. One
+/// that runs deploy or reconfigure items, or waits there for an operator, must have one; all others lack one. A Ready
+/// machine without a slot and without need for review stays without one, because this store lacks work for it. Of a
+/// rejected ledger, only facts count that keep the machine from working unseen.
 fn adopt(draft: &mut Draft<'_>, id: MachineId, (hello, takes_ledger): (&Hello, bool), key: &ProofKey, now: Now) {
     let Some(name) = draft.names.get(&id).cloned() else { return };
     for status in hello.statuses.iter().filter(|_| takes_ledger) {
@@ -221,31 +221,30 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, (hello, takes_ledger): (&Hello, b
     let known = row.ledger;
     if takes_ledger {
         row.take_ledger(hello.ledger_id, hello.acked_seq);
-        // By this copy it may be an earlier one.
+        // In this copy it may be an earlier one.
         row.ledger_ordinal = row.ledger_ordinal.max(evidence::proven_ordinal(id, hello, key));
     }
-    // Nothing was asked of it since the copy was made: it is out of service, and holds a slot for that.
+    // Its list is the same as when the copy was made: it is out of service, and holds a slot for that.
     let maintained = row.update.as_ref().is_some_and(|mine| mine.maintenance.is_some());
     let stays = maintained && row.assigned.generation == hello.generation;
-    // Whether it was updated since, is in the middle of that, or is at another version, this copy does not know; nor
-    // what another ledger than the one it knows has forgotten.
+    // This copy lacks any update since then, and all that the machine's new ledger has lost.
     let another_ledger = known.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
     let given_more = hello.generation > row.assigned.generation || another_ledger;
     row.in_doubt |= given_more && (row.ready_at.is_some() || row.update.is_some()) && !row.departs();
-    // Each permit came with a list of its own: a number above the newest list's was never given.
+    // Each permit has its own list, so permit numbers are at most the newest list's number.
     row.permit_seq = row.permit_seq.max(hello.generation.0);
-    // What it gets next is a new list, whatever it was sent before: perhaps a list that this copy does not know.
+    // Its next list is always new, because its current one may be unknown to this copy.
     row.given = None;
     row.assigned.generation = row.assigned.generation.max(hello.generation);
     row.assigned.digest = None;
-    // It refused a list of the copy's, and gets none of these any more.
+    // It refused a list of this copy, and all its next lists are new.
     row.assigned.refused = None;
     row.reach = row.reach.max(hello.reach);
     if stays {
         return;
     }
     let kept = row.slot.take();
-    // An operator has settled what it is: what its list has of an update is for the next one.
+    // An operator has reviewed it: the rest of its update's list is for the next update.
     if kept.is_none() && row.ready_at.is_some() && !row.in_doubt {
         return;
     }
@@ -256,12 +255,12 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, (hello, takes_ledger): (&Hello, b
     }
 }
 
-/// A machine has lost its ledger: what succeeded before counts as done, what was running is unknown.
+/// Handles a lost ledger: earlier successes count as done, a running attempt becomes unknown.
 fn carry_over(draft: &mut Draft<'_>, row: &Arc<MachineRow>, known: &[ItemStatus], now: Now) {
     let known: BTreeMap<&ItemName, ItemHash> = known.iter().map(|status| (&status.name, status.hash)).collect();
     for (item, status) in row.statuses.iter().filter(|(item, status)| known.get(item) != Some(&status.hash)) {
         match status.state {
-            // What is to be done again anyway is no loss.
+            // It must run again anyway.
             ItemState::Succeeded if !row.counts(status) => {}
             ItemState::Succeeded => {
                 let Some(row) = draft.machine_mut(&row.name) else { return };
@@ -282,7 +281,7 @@ fn carry_over(draft: &mut Draft<'_>, row: &Arc<MachineRow>, known: &[ItemStatus]
     }
 }
 
-/// What is known of these items now was not told by events of the ledger that speaks from now on.
+/// Marks the current statuses of these items as reported by another source than the new ledger.
 fn mark_carried(draft: &mut Draft<'_>, machine: &MachineName, told: &[ItemStatus]) {
     let Some(row) = draft.machine_mut(machine) else { return };
     let names = row.statuses.keys().chain(told.iter().map(|status| &status.name));
@@ -311,7 +310,7 @@ pub(super) fn status(
     let name = heard(draft, id, now)?;
     let live = draft.live.machines.get(&name).filter(|live| live.session == Some(session));
     if live.is_some_and(|live| live.ledger_left_out) {
-        // It waits on the machine until its ledger, or the store, is another.
+        // The event stays on the machine until its ledger or the store is replaced.
         return Ok(Reply::Ok);
     }
     let current = live.is_some();
@@ -339,8 +338,8 @@ pub(super) fn status(
     Ok(Reply::Ok)
 }
 
-/// Why this event cannot be: it does not follow on what the ledger said before. What was carried over from another
-/// ledger or from a greeting binds nobody, nor what has made room for others.
+/// Why this event is impossible after the earlier events of its ledger. Exceptions are statuses carried over from
+/// another ledger or a Hello, and those dropped to make room.
 fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) -> Option<String> {
     let row = draft.machines.get(machine)?;
     if !is_given(row, &status.name) {
@@ -353,7 +352,7 @@ fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) 
     impossible(known, row.redo_up_to(&status.name), status).filter(|_| !unsure)
 }
 
-/// Takes a status over, unless it would take back a success that another ledger told of: the same content is done.
+/// Records a status, unless it would undo a success from another ledger: the same content is done.
 fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus, now: Now) {
     if planted("drop-failed-status") && matches!(status.state, ItemState::Failed { .. }) {
         return;
@@ -378,15 +377,14 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
     live.busy_mono_ms = Some(now.mono_ms);
 }
 
-/// An item that ended after it had left the list of a machine at rest is due when it comes again, as are those that had
-/// ended before (`MachineRow::drop_others`). In an update its success may count yet: the machine may go back to the
-/// list that it had.
+/// An item that ended after it left the list of a machine at rest is due when it returns, like those that ended earlier
+/// (`MachineRow::drop_others`). During an update its success may yet count: the machine may return to its former list.
 fn note_late_success(draft: &mut Draft<'_>, machine: &MachineName, item: &ItemName) {
     let Some(items) = decide::item_names(draft, machine) else { return };
     let is_late = |row: &&Arc<MachineRow>| {
         row.update.is_none() && !items.contains(item) && row.statuses.get(item).is_some_and(|status| row.counts(status))
     };
-    // Planted: what was done once is taken for done for ever.
+    // Seeded bug: treat an item as done forever.
     if planted("keep-dropped-done") || draft.machines.get(machine).filter(is_late).is_none() {
         return;
     }
@@ -407,7 +405,7 @@ pub(super) fn host_changed(
     }
     let Some(row) = draft.machines.get(&name) else { return Ok(Reply::Ok) };
     let facts = row.with_own_hostname(facts);
-    // Said again it costs no write.
+    // Write only changes.
     if row.host.as_ref() != Some(&facts)
         && let Some(row) = draft.machine_mut(&name)
     {
@@ -442,7 +440,7 @@ pub(super) fn answer(
     Ok(Reply::Ok)
 }
 
-/// The agent will start nothing under this permit: the next one is decided on what is true then.
+/// The agent starts nothing under this permit. The next permit is decided on the facts of that time.
 pub(super) fn permit_wanted(draft: &mut Draft<'_>, id: MachineId, number: u64, now: Now) -> Result<Reply, Refusal> {
     let name = heard(draft, id, now)?;
     draft.live_mut(&name).wants_permit = true;

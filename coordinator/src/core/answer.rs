@@ -1,4 +1,4 @@
-//! What the core answers to an input.
+//! Answers of the core.
 
 use std::sync::Arc;
 
@@ -9,82 +9,82 @@ use crate::{facts::SecretRow, plan::swarm::Entry};
 /// The answer to one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Nothing to say.
+    /// Success without a result.
     Ok,
-    /// What was done, a line each.
+    /// What was done, one line each.
     Done(Vec<String>),
-    /// The machine is let in.
+    /// The machine is admitted.
     Enrolled {
         /// Its identity.
         id: MachineId,
         /// Its cluster.
         cluster: ClusterName,
-        /// What it is there.
+        /// Its type.
         machine_type: MachineType,
     },
-    /// What an item starts with.
+    /// Inputs of an item.
     Inputs {
         /// The secrets it refers to.
         secrets: Vec<Arc<SecretRow>>,
-        /// How it gets its machine into the swarm, if that is what it does.
+        /// How the machine enters the swarm, if the item is a swarm-join.
         entry: Option<Entry>,
     },
     /// The token is recorded.
     Token {
         /// Unix milliseconds.
         expires_at_ms: u64,
-        /// How often it may be used.
+        /// Number of uses.
         uses: u32,
     },
 }
 
-/// Why an input was not taken. Nothing was changed.
+/// Why an input was rejected; the facts are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such thing.
+    /// The object is unknown.
     #[error("there is no {kind} {name}{}", nearest.as_ref().map_or(String::new(), |n| format!("; did you mean {n}?")))]
     NotFound {
         /// `machine`.
         kind: &'static str,
-        /// As asked for.
+        /// The requested name.
         name: String,
         /// The nearest name that exists.
         nearest: Option<String>,
     },
-    /// The state of things does not allow it. Reason and what to do.
+    /// The input conflicts with the current state.
     #[error("{reason}: {message}")]
     State {
         /// A named reason.
         reason: &'static str,
-        /// What is the case, and what to do.
+        /// The problem and its solution.
         message: String,
     },
-    /// The token is not good for this; the peer is told nothing more, the log has the detail.
+    /// The token is invalid for this. The peer learns only that; the log has the detail.
     #[error("the join token was refused")]
     Token {
-        /// For our own log.
+        /// Detail for the log.
         detail: String,
     },
-    /// More than a rate limit allows. The caller may come again later.
+    /// A rate limit was exceeded. The caller may retry later.
     #[error("TooFast: {what}; come again in {} s", again_in_ms.div_ceil(1_000).max(1))]
     TooFast {
-        /// Whose limit it is, and how much it allows.
+        /// The limit and its owner.
         what: String,
-        /// When one more fits, in milliseconds.
+        /// Milliseconds until one more fits.
         again_in_ms: u64,
     },
-    /// A message that breaks the protocol: its stream is to be closed.
+    /// A protocol violation: close the stream.
     #[error("{code}: {message}")]
     Protocol {
         /// `SequenceGap`.
         code: &'static str,
-        /// What was wrong.
+        /// The problem.
         message: String,
     },
 }
 
 impl Refusal {
-    /// A certificate of ours that names a machine which is not in the record. Told to the agent, whose log has it.
+    /// A valid certificate names a machine that is missing from the record. The agent gets this text and logs it.
     pub(crate) fn unknown_machine(id: MachineId) -> Self {
         let message = format!(
             "no machine has the identity {id}: its machine was replaced or removed, or enrolled after the copy was \

@@ -1,4 +1,4 @@
-//! Taking over a manifest that has been parsed and checked. What the state of things forbids is refused as a whole.
+//! Applies a parsed and checked manifest. If any part conflicts with the current state, the whole is refused.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use muster_proto::model::{
 use super::{Effect, Refusal, Reply, enroll};
 use crate::facts::{AuditObject, ClusterRow, Draft, MachineRow, RebootAsked};
 
-/// Longest text of one `apply` in the audit record of one cluster, in bytes.
+/// Maximum text of one `apply` in one cluster's audit record, in bytes.
 const AUDITED_MAX: usize = 4 * 1024;
 
 /// Clusters of a manifest, with their annotations.
@@ -22,10 +22,10 @@ type Clusters = BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>;
 /// Machines of a manifest, with their annotations.
 type Machines = BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)>;
 
-/// What became of one document, in one line.
+/// Result for one document, in one line.
 struct Applied {
     line: String,
-    /// Is the record another than before?
+    /// Did the record change?
     changed: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn apply(
     Ok(Reply::Done(lines.into_iter().map(|(_, applied)| applied.line).collect()))
 }
 
-/// What was changed in each cluster, for the audit record. A thousand machines are named as far as a line goes.
+/// Changes of each cluster for the audit record. Of a thousand machines, it names as many as fit a line.
 fn changes(lines: &[(ClusterName, Applied)]) -> BTreeMap<&ClusterName, String> {
     let mut changed: BTreeMap<&ClusterName, Vec<&str>> = BTreeMap::new();
     for (cluster, applied) in lines.iter().filter(|(_, applied)| applied.changed) {
@@ -102,7 +102,7 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
         let names = draft.clusters.keys().map(ClusterName::as_str);
         return Err(super::operators::not_found("cluster", spec.cluster_name.as_str(), names));
     }
-    // Under a name that was given up another machine is to come: it may be another in everything.
+    // A replaceable name is for another machine, which may differ in everything.
     let Some(row) = draft.machines.get(name).filter(|row| row.id.is_some() && !row.replaceable) else { return Ok(()) };
     if row.spec.machine_type != spec.machine_type || row.spec.cluster_name != spec.cluster_name {
         let then = match spec.machine_type {
@@ -120,7 +120,7 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
     Ok(())
 }
 
-/// Has every cluster room for the machines that are declared in it?
+/// Has every cluster room for its declared machines?
 fn machines_fit(draft: &Draft<'_>, machines: &Machines) -> Result<(), Refusal> {
     let clusters: BTreeSet<&ClusterName> = machines.values().map(|(spec, _)| &spec.cluster_name).collect();
     clusters.into_iter().try_for_each(|cluster| {
@@ -130,7 +130,7 @@ fn machines_fit(draft: &Draft<'_>, machines: &Machines) -> Result<(), Refusal> {
 }
 
 /// Do the items that a Machine overrides, and its update group, exist in its Cluster, as both will be? A manifest may
-/// bring only one of the two: then the parser has not seen the other.
+/// have only one of the two, so the parser cannot check this.
 fn overrides_fit(draft: &Draft<'_>, clusters: &Clusters, machines: &Machines) -> Result<(), Refusal> {
     let brought = machines.iter().map(|(name, (spec, _))| (name, spec));
     let recorded = draft.machines.values().filter(|row| !machines.contains_key(&row.name));
@@ -167,12 +167,12 @@ fn group_exists(name: &MachineName, machine: &MachineSpec, spec: &ClusterSpec) -
     Err(Refusal::State { reason: "GroupWithoutCluster", message })
 }
 
-/// Hooks for a machine, or a type of them, that the cluster neither has nor waits for: updates go on without them.
+/// Idle hooks: their machine or type is absent from the cluster and unexpected, so updates skip them.
 fn idle_hooks(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
     let recorded = draft.machines_of(cluster).map(|row| (&row.name, row.spec.machine_type));
     let there: BTreeMap<&MachineName, MachineType> = recorded.chain(brought(cluster, machines)).collect();
     let count = |of| there.values().filter(|machine_type| **machine_type == of).count();
-    // Who is to come may not be known yet.
+    // Expected machines may be unknown yet.
     let awaited = |of| spec.machines.map_or(there.is_empty(), |counts| counts.of(of) > 0);
     let more = |of| spec.machines.map_or(there.is_empty(), |counts| count(of) < counts.of(of) as usize);
     let idle = spec.update_hooks.all().filter_map(|hook| match &hook.on {
@@ -187,13 +187,13 @@ fn idle_hooks(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, mach
     idle.map(|(hook, what)| format!("cluster {cluster}: hook {hook} runs nowhere, for it has no {what}")).collect()
 }
 
-/// The machines of a cluster that the manifest declares.
+/// The machines of a cluster in the manifest.
 fn brought<'m>(cluster: &ClusterName, machines: &'m Machines) -> impl Iterator<Item = (&'m MachineName, MachineType)> {
     let of_cluster = machines.iter().filter(move |(_, (machine, _))| machine.cluster_name == *cluster);
     of_cluster.map(|(name, (machine, _))| (name, machine.machine_type))
 }
 
-/// More machines declared than a cluster that is not deployed yet waits for: it would begin without the others.
+/// Warns if more machines are declared than the cluster waits for: its deployment may start without the others.
 fn more_than_awaited(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
     let begun = draft.machines_of(cluster).any(|row| row.ready_at.is_some());
     let Some(counts) = spec.machines.filter(|_| !begun) else { return Vec::new() };
@@ -210,7 +210,7 @@ fn more_than_awaited(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpe
     more.collect()
 }
 
-/// Items that no agent can run yet. In an update that would be found when the machine's workloads are away.
+/// Items that no agent can run yet. An update would find this only after the machine's workloads are moved away.
 fn missing_runners(cluster: &ClusterName, spec: &ClusterSpec) -> Vec<String> {
     let items = spec.machine_types.values().flatten().filter(|item| item.runner == RunnerKind::VrouterRestart);
     let names: BTreeSet<&ItemName> = items.map(|item| &item.name).collect();
@@ -223,7 +223,7 @@ fn missing_runners(cluster: &ClusterName, spec: &ClusterSpec) -> Vec<String> {
     names.into_iter().map(line).collect()
 }
 
-/// Scripts with variables in their text: to the shell they are a mistake of its own.
+/// Scripts with variables in their text, which the shell would report as its own kind of error.
 fn variables_in_scripts(cluster: &ClusterName, spec: &ClusterSpec) -> Vec<String> {
     let items = spec.machine_types.values().flatten().filter(|item| item.runner == RunnerKind::Bash);
     let found = items.filter_map(|item| {
@@ -241,7 +241,7 @@ fn variables_in_scripts(cluster: &ClusterName, spec: &ClusterSpec) -> Vec<String
     found.into_iter().map(line).collect()
 }
 
-/// What a changed spec means for the machines of a cluster that is deployed.
+/// What a changed spec means for a deployed cluster.
 fn what_follows(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> String {
     let deployed = draft.machines_of(name).filter(|machine| machine.ready_at.is_some()).count();
     if deployed == 0 {
@@ -270,7 +270,7 @@ fn what_follows(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> St
     )
 }
 
-/// Which machines the manifest wants and nobody has enrolled. None: they are all there.
+/// Machines that the manifest wants and that have yet to enrol. None: all are there.
 fn to_enrol(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> Option<String> {
     let wanted = spec.machines?;
     let missing = [(MachineType::Control, wanted.control), (MachineType::Worker, wanted.worker)].map(|(of, wanted)| {
@@ -333,7 +333,7 @@ fn apply_cluster(
     Applied::changed(format!("cluster {name} configured{follows}"))
 }
 
-/// The connected agent that would look for its InternalIP elsewhere: where, it is told when it is welcomed.
+/// The connected agent with a changed selection of its InternalIP: it learns the new one in its next welcome.
 fn moved(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec) -> Option<MachineId> {
     let row = draft.machines.get(name)?;
     let connected = draft.live.machines.get(name).is_some_and(|live| live.session.is_some());

@@ -1,4 +1,4 @@
-//! Credentials of people and programs: who has any, until when, and who has none any more.
+//! Credentials of people and programs: validity and revocation.
 
 use std::collections::BTreeSet;
 
@@ -10,30 +10,30 @@ use muster_proto::{
 use super::{Refusal, Reply, operators::not_found};
 use crate::facts::{AuditObject, CertificateRow, CredentialRow, Draft, Rate};
 
-/// Names that may have credentials at once; expired ones make room.
+/// Maximum names with credentials; expired ones make room.
 const CREDENTIALS_MAX: usize = 10_000;
-/// Certificates of one name that may be good at once; expired ones make room.
+/// Maximum valid certificates of one name; expired ones make room.
 const CERTIFICATES_MAX: usize = 1_000;
-/// Of these, so many may come about by renewal: a controller that goes wrong leaves room for what people make.
+/// Maximum of these by renewal, so that a faulty controller leaves room for certificates that people issue.
 const RENEWED_MAX: usize = 100;
-/// Renewals that one controller asks for.
+/// Renewals of one controller.
 const RENEWALS: Rate = Rate { burst: 10, per_second: 1 };
 
-/// Before a controller's name in its subject.
+/// Prefix of a controller's subject.
 const CONTROLLER: &str = "controller/";
 
-/// A certificate that a controller asks for by itself.
+/// A certificate that a controller requests for itself.
 #[derive(Clone, Debug)]
 pub struct Renewal {
-    /// When the certificate was issued that it shows, in Unix milliseconds.
+    /// Issue time of the presented certificate, in Unix milliseconds.
     pub shown_issued_at_ms: u64,
-    /// When that one expires, in Unix milliseconds.
+    /// Expiry of the presented certificate, in Unix milliseconds.
     pub shown_expires_at_ms: u64,
-    /// The new one.
+    /// The new certificate.
     pub certificate: CertificateRow,
 }
 
-/// Records credentials before anybody has them.
+/// Records credentials before they are issued.
 pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now: Now) -> Result<Reply, Refusal> {
     if draft.credentials.len() >= CREDENTIALS_MAX && !draft.credentials.contains_key(&row.subject) {
         let expired = draft.credentials.values().find(|row| row.expired(now.wall_ms));
@@ -55,8 +55,8 @@ pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now
     Ok(Reply::Ok)
 }
 
-/// Records a certificate that a controller asked for, before it has it. The one it shows stays valid: the answer may be
-/// lost, and others may run with the same credentials. Whether it is valid is decided here, for it may have been
+/// Records a certificate that a controller requested, before it is issued. The presented one stays valid: the answer
+/// may be lost, and other instances may share the credentials. Its validity is checked here, because it may have been
 /// revoked since the call began.
 pub(super) fn renew(draft: &mut Draft<'_>, controller: &str, renewal: Renewal, now: Now) -> Result<Reply, Refusal> {
     let subject = controller_subject(controller);
@@ -87,12 +87,12 @@ pub(super) fn renew(draft: &mut Draft<'_>, controller: &str, renewal: Renewal, n
     Ok(Reply::Ok)
 }
 
-/// A controller, as credentials and the audit record name it.
+/// A controller's subject in credentials and in the audit record.
 fn controller_subject(controller: &str) -> String {
     format!("{CONTROLLER}{controller}")
 }
 
-/// Records where the coordinator is reached: new credentials name the first, and agents are told all of them.
+/// Records the coordinator's addresses: new credentials name the first, and agents learn all of them.
 pub(crate) fn set_address(draft: &mut Draft<'_>, actor: &str, addresses: Addresses, now: Now) -> Reply {
     draft.audit(actor, "set-address", AuditObject::Coordinator, &addresses.to_string(), now.wall_ms);
     let meta = draft.meta_mut();
@@ -101,8 +101,8 @@ pub(crate) fn set_address(draft: &mut Draft<'_>, actor: &str, addresses: Address
     Reply::Ok
 }
 
-/// The row of a new certificate beside what is recorded of its name: a revocation stays, and so do certificates that
-/// are still good. They may be `most` together.
+/// Adds a new certificate to the record of its name. A revocation stays, and so do valid certificates. `most`: their
+/// maximum number together.
 fn beside(known: Option<&CredentialRow>, row: CredentialRow, most: usize, now: Now) -> Result<CredentialRow, Refusal> {
     let Some(known) = known else { return Ok(row) };
     let mut row = CredentialRow { revoked_at_ms: known.revoked_at_ms.max(row.revoked_at_ms), ..row };
@@ -127,10 +127,10 @@ fn beside(known: Option<&CredentialRow>, row: CredentialRow, most: usize, now: N
     Ok(row)
 }
 
-/// Refuses every certificate of this name that there is.
+/// Refuses every existing certificate of this name.
 pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now) -> Result<Reply, Refusal> {
     let Some(row) = draft.credentials.get(subject) else {
-        // One's own are no way out: those cannot be revoked.
+        // Exclude the operator's own subject: an operator cannot revoke it.
         let others = draft.credentials.keys().map(String::as_str).filter(|known| *known != actor);
         return Err(not_found("credential", subject, others));
     };
@@ -145,7 +145,7 @@ pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now
         );
         return Err(Refusal::State { reason: "OwnCredentials", message });
     }
-    // A certificate that was made a moment ahead of this clock is one of them.
+    // Include a certificate with an issue time slightly ahead of this clock.
     let newest_ms = row.certificates.iter().map(|certificate| certificate.issued_at_ms).max();
     let revoked_at_ms = newest_ms.max(Some(now.wall_ms));
     let row = CredentialRow { revoked_at_ms, ..(**row).clone() };
@@ -155,7 +155,7 @@ pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now
     Ok(Reply::Done(std::iter::once(line).chain(locks_that_stay(draft, subject)).collect()))
 }
 
-/// The locks of a controller outlive its credentials: nothing is disturbed over them.
+/// The locks of a controller outlive its credentials and still protect their machines.
 fn locks_that_stay(draft: &Draft<'_>, subject: &str) -> Vec<String> {
     let Some(controller) = subject.strip_prefix(CONTROLLER) else { return Vec::new() };
     let clusters: BTreeSet<&ClusterName> =

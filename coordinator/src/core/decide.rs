@@ -1,4 +1,4 @@
-//! From facts to what follows from them: steps are recorded until none is left, lists are sent, waits are noted.
+//! Decisions: record all steps that follow, send lists, note waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,16 +17,16 @@ use crate::{
     },
 };
 
-/// Decisions that may follow from one another within one step. More would be a decision that undoes itself.
+/// Maximum rounds of decisions in one step. More means that a decision undoes itself.
 const ROUNDS_MAX: usize = 64;
 
-/// Rollouts that have ended are kept for each cluster; the oldest go, unless a machine had its last turn there.
+/// Maximum ended rollouts kept for each cluster. The oldest are dropped, unless they were the last one of a machine.
 const ROLLOUTS_KEPT_MAX: usize = 100;
 
-/// Records what follows from the facts, until nothing new follows. False: it went on for too long, a bug of ours.
+/// Records decisions until nothing new follows. False: they did not converge, a bug.
 #[must_use]
 pub(super) fn decide(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) -> bool {
-    // Every machine has spoken, or an operator said that it never will; and what they say can be true together.
+    // Every machine has reported or was given up by an operator, and the reports are consistent.
     if draft.meta.recovering && draft.live.awaited.is_empty() && recovery::is_settled(draft) {
         draft.meta_mut().recovering = false;
     }
@@ -123,7 +123,7 @@ fn open_rollout(draft: &mut Draft<'_>, cluster: &ClusterName, now: Now) {
     draft.put_rollout(rollout);
 }
 
-/// A rollout has ended. How many machines it had is noted, for later ones take them over.
+/// Ends a rollout. The number of its machines is recorded, because later rollouts take them over.
 pub(super) fn end_rollout(draft: &mut Draft<'_>, rollout: &str, now: Now) {
     let Some(row) = draft.rollouts.get(rollout).cloned() else { return };
     let members = || {
@@ -166,8 +166,8 @@ fn ready(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     draft.drop_unused_specs(&cluster);
 }
 
-/// The secrets that a machine's items refer to, in the versions that its hashes are made of. What its update has added
-/// is gone with that, and has the newest in the next one.
+/// The secrets that a machine's items refer to, in the versions that its hashes contain. Items that its update added
+/// are excluded: they end with it, and the next update uses the newest versions.
 pub(super) fn secrets_in_use(draft: &Draft<'_>, machine: &MachineName) -> BTreeMap<SecretName, u64> {
     let items = draft.live.machines.get(machine).and_then(|live| live.items.as_deref());
     let mine = draft.machines.get(machine).and_then(|row| row.update.as_ref());
@@ -179,7 +179,7 @@ pub(super) fn secrets_in_use(draft: &Draft<'_>, machine: &MachineName) -> BTreeM
     items.map(of).unwrap_or_default()
 }
 
-/// The names of a machine's items, those among them that its list does not reach yet. None: they cannot be resolved.
+/// The names of a machine's items, including those beyond the current end of its list. None: they cannot be resolved.
 pub(super) fn item_names(draft: &Draft<'_>, machine: &MachineName) -> Option<BTreeSet<ItemName>> {
     let items = draft.live.machines.get(machine)?.items.as_ref()?;
     Some(items.resolved.as_ref().ok()?.iter().map(|item| item.name.clone()).collect())
@@ -205,19 +205,19 @@ pub(super) fn end_stage(row: &mut MachineRow, stage: Stage, succeeded: bool, now
     }
 }
 
-/// Stages that are not done will not be, for the machine goes no further in its rollout.
+/// Ends unfinished stages: the machine stops in its rollout.
 pub(super) fn end_stages(row: &mut MachineRow, now: Now) {
     for stage in row.stages.values_mut().filter(|stage| stage.finished_at_ms.is_none()) {
         stage.finished_at_ms = Some(now.wall_ms);
     }
 }
 
-/// Gives every machine whose list has to change the next generation, and sends it.
+/// Gives the next generation to every machine with a changed list, and sends it.
 pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, effects: &mut Vec<Effect>) {
     let limits = rules.limits;
     let epoch = draft.meta.epoch;
     let mut changed = Vec::new();
-    // Looked for once for each cluster that needs it: that takes a look at every machine.
+    // Cached per cluster, because the search reads every machine.
     let mut first_controls: BTreeMap<&ClusterName, Option<&str>> = BTreeMap::new();
     for machine in draft.machines.values() {
         let position = survey::Position::of(draft, machine, limits, now);
@@ -243,7 +243,7 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, eff
             effects.extend(send.map(|id| Effect::Assign { id, assignment }));
             continue;
         }
-        // One that was Ready may yet go back to the list that it had then.
+        // A machine that was Ready may yet return to its former list.
         let items = draft.machines.get(&name).filter(|row| row.ready_at.is_none());
         let items = items.and_then(|_| item_names(draft, &name));
         if let Some(row) = draft.machine_mut(&name) {
@@ -266,15 +266,15 @@ pub(super) fn assign_all(draft: &mut Draft<'_>, rules: &Rules<'_>, now: Now, eff
     }
 }
 
-/// Did the newest list never reach this stream? A machine that keeps what it has is sent no list when it connects, and
-/// what it has may be a list that was lost with an earlier stream.
+/// Is the newest list still unsent on this stream? A machine that keeps its list receives no list when it connects, and
+/// its list may have been lost with an earlier stream.
 fn is_unsent(position: &survey::Position<'_>) -> bool {
     let assigned = &position.row.assigned;
     let told = position.live.map(|live| live.told).unwrap_or_default();
     position.connected() && assigned.accepted < assigned.generation && told < assigned.generation
 }
 
-/// The assignment that is in force for a machine, to be sent again. None: it has none, or keeps what it has.
+/// The machine's current assignment, to be sent again. None: it lacks one, or keeps its list.
 pub(super) fn current_assignment(
     draft: &Draft<'_>,
     machine: &MachineName,
@@ -288,7 +288,7 @@ pub(super) fn current_assignment(
     same.then(|| content.into_assignment(&position, draft.meta.epoch, row.assigned.generation, rules.proof_key))
 }
 
-/// Records since when each cluster and machine waits for what it waits for.
+/// Records what each cluster and machine waits for, and since when.
 pub(super) fn note_waits(draft: &mut Draft<'_>, limits: &Limits, now: Now) {
     let mut clusters = Vec::new();
     let mut machines = Vec::new();

@@ -1,6 +1,5 @@
-//! Forgetting a cluster: one that was applied by mistake, or whose machines have all left it. Only where no agent is
-//! left that could be at work for it: machines that enrolled and never reported go with it. What operators did to it
-//! stays in the audit.
+//! Deletes a cluster that was applied by mistake, or that all machines have left. Every agent that could work for it
+//! must be gone; machines that enrolled without reporting go with it. The audit of operators' actions stays.
 
 use std::sync::Arc;
 
@@ -39,7 +38,7 @@ pub(super) fn cluster(
     }
     let machines: Vec<Arc<MachineRow>> = draft.machines_of(name).cloned().collect();
     for machine in &machines {
-        // One that never reported still has a certificate.
+        // Even an unreported machine has a certificate.
         if let Some(id) = machine.id.filter(|_| !machine.revoked) {
             enroll::deny(draft, effects, &machine.name, id, "its cluster was deleted", now);
         }

@@ -1,4 +1,4 @@
-//! Starting a deployment by hand, with the machines that are there: others join it when they report.
+//! Manual start of a deployment with the machines that have reported. Others join when they report.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(super) fn cluster(
     operators::audited(draft, actor, "deploy", AuditObject::Cluster(cluster), vec![line], now)
 }
 
-/// How a control machine comes to report: those that enrolled have to say an address that fits, or to be one.
+/// How to get a control machine to report: an enrolled one must report a fitting address, or one must enrol.
 fn way_out(draft: &Draft<'_>, cluster: &ClusterName) -> String {
     let enrolled = |machine: &&Arc<MachineRow>| {
         machine.id.is_some() && !machine.revoked && machine.spec.machine_type == MachineType::Control

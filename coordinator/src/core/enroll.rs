@@ -1,4 +1,4 @@
-//! Who is let in. The peer of a refusal is told one constant text; the detail is for our own log.
+//! Enrolment. Every refused peer gets the same constant text; the detail is only logged.
 
 use std::collections::BTreeSet;
 
@@ -15,9 +15,9 @@ use crate::{
     },
 };
 
-/// Machines that one cluster lets in, by whatever token. A whole fleet that is switched on comes at 300 a second.
+/// Enrolments of one cluster, over all tokens. A whole fleet that is switched on comes at 300 a second.
 pub(super) const RATE: Rate = Rate { burst: 1_000, per_second: 500 };
-/// Answers that one machine is given again. It asks again after seconds.
+/// Repeated answers to one machine, which asks again after seconds.
 pub(super) const REPEATS: Rate = Rate { burst: 20, per_second: 1 };
 
 pub(super) fn enroll(
@@ -30,7 +30,7 @@ pub(super) fn enroll(
     let actor = AuditRow::token(&enroll.token_id);
     let (cluster, machine_type) = (token.cluster.clone(), token.machine_type);
     let name = &enroll.name;
-    // Only the machine itself can repeat its request: it takes no other's turn.
+    // Only the machine itself can repeat its request, so this is exempt from the limit below.
     if let Some(id) = enrolled_before(draft, enroll) {
         draft.count(&format!("machine/{name}"), REPEATS, now).map_err(|again_in_ms| Refusal::TooFast {
             what: format!("machine {name} may ask {} times a second for the answer that it had", REPEATS.per_second),
@@ -40,7 +40,7 @@ pub(super) fn enroll(
         return Ok(Reply::Enrolled { id, cluster, machine_type });
     }
     may_take_place(draft, name, &token)?;
-    // Counted are those that are let in, so whoever has a token's secret holds others up for as long as it has uses.
+    // Only admitted machines count. A holder of a token's secret can thus delay others only as long as it has uses.
     draft.count(&format!("cluster/{cluster}"), RATE, now).map_err(|again_in_ms| Refusal::TooFast {
         what: format!("cluster {cluster} lets {} machines a second enrol", RATE.per_second),
         again_in_ms,
@@ -51,7 +51,7 @@ pub(super) fn enroll(
         row.replaceable = false;
         row.revoked = false;
         row.enrolled_with = Some(with(enroll, took_place));
-        // Its ledger begins with the identity.
+        // A new ledger begins with the identity.
         row.given = Some(BTreeSet::new());
         row.agent_version.clone_from(&enroll.agent_version);
     }
@@ -68,7 +68,7 @@ pub(super) fn enroll(
     Ok(Reply::Enrolled { id: enroll.new_id, cluster, machine_type })
 }
 
-/// May it come under this name? One that has a row, as by a Machine document, has its place already.
+/// May the machine come under this name? A machine with a row, for example from a Machine document, has its place.
 fn may_take_place(draft: &Draft<'_>, name: &MachineName, token: &TokenRow) -> Result<(), Refusal> {
     match draft.machines.get(name) {
         Some(row) => may_take_name(row, token),
@@ -76,7 +76,7 @@ fn may_take_place(draft: &Draft<'_>, name: &MachineName, token: &TokenRow) -> Re
     }
 }
 
-/// Makes a machine's row, or clears the one whose place it takes. Has it taken the place of another?
+/// Makes a machine's row, or clears the one whose place it takes. True: it takes the place of another machine.
 fn take_place(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
@@ -122,8 +122,8 @@ fn with(enroll: &Enroll, took_place: bool) -> EnrolledWith {
     EnrolledWith { token_id: enroll.token_id.clone(), key_sha256: enroll.key_sha256, repeated: false, took_place }
 }
 
-/// Audits that an answer was given again, the first time: to ask for more costs nothing, and the record keeps only so
-/// many lines.
+/// Audits the first repeated answer only. Repeating is free for the caller, and the record keeps a limited number of
+/// lines.
 fn note_repeated(draft: &mut Draft<'_>, name: &MachineName, actor: &str, id: MachineId, now: Now) {
     let with = draft.machines.get(name).and_then(|row| row.enrolled_with.as_ref());
     if with.is_none_or(|with| with.repeated) {
@@ -136,9 +136,8 @@ fn note_repeated(draft: &mut Draft<'_>, name: &MachineName, actor: &str, id: Mac
     draft.audit(actor, "enroll", AuditObject::Machine(name), &message, now.wall_ms);
 }
 
-/// The identity it was given when it asked for the first time: the answer, or what the machine made of it, was lost. It
-/// needs the token's secret again and the key of then, and gets nothing that it was not given already. Once the
-/// identity is in use, or was taken back, nobody gets it so.
+/// The identity that the machine got on its first request, if the answer was lost. Requires the token's secret and the
+/// same key, and gives only what was given before. An identity in use, or a revoked one, is excluded.
 fn enrolled_before(draft: &Draft<'_>, enroll: &Enroll) -> Option<MachineId> {
     let row = draft.machines.get(&enroll.name).filter(|row| !row.revoked && !row.replaceable)?;
     let asks_again = |with: &EnrolledWith| with.token_id == enroll.token_id && with.key_sha256 == enroll.key_sha256;
@@ -159,7 +158,7 @@ fn has_room(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
     may_have(cluster, draft.machines_of(cluster).count() + 1)
 }
 
-/// May so many machines of the cluster be on record?
+/// May the record have this many machines of the cluster?
 pub(super) fn may_have(cluster: &ClusterName, count: usize) -> Result<(), Refusal> {
     if count <= CLUSTER_MACHINES_MAX {
         return Ok(());
@@ -171,8 +170,7 @@ pub(super) fn may_have(cluster: &ClusterName, count: usize) -> Result<(), Refusa
     Err(Refusal::State { reason: "TooManyMachines", message })
 }
 
-/// Takes back an enrolment of a machine that never reported: its identity is refused, and its name is what it was
-/// before.
+/// Revokes the enrolment of a machine that never reported: its identity is refused, and its name is as before.
 pub(super) fn take_back(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, name: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(name).cloned() else { return };
     if let Some(id) = row.id.filter(|_| !row.revoked) {
@@ -187,7 +185,7 @@ pub(super) fn take_back(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, name: 
         draft.identify(name, None);
     }
     let Some(row) = draft.machine_mut(name) else { return };
-    // As `musterctl replace` left it: another may come under this name.
+    // The state after `musterctl replace`: another machine may take this name.
     row.revoked = took_a_place;
     row.replaceable = took_a_place;
     row.enrolled_with = None;
@@ -195,16 +193,16 @@ pub(super) fn take_back(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, name: 
     row.agent_version.clear();
 }
 
-/// The newest list that a removed machine of this name may have had: its ledger may live on.
+/// The newest list that a removed machine of this name may have: its ledger may still exist.
 fn last_generation(draft: &Draft<'_>, name: &MachineName) -> Generation {
     let of_it = draft.denied.values().filter(|row| row.machine == *name).map(|row| row.generation);
     of_it.max().unwrap_or_default()
 }
 
-/// The token, if it is good for this machine now; else why not, for our log.
+/// The token, if it is valid for this machine now; otherwise the reason, for the log.
 fn valid_token(draft: &Draft<'_>, enroll: &Enroll, now: Now) -> Result<TokenRow, String> {
     let token = draft.tokens.get(&enroll.token_id).ok_or("unknown token id")?;
-    // Digests are compared, not secrets: how long that takes tells nothing that helps to find a preimage.
+    // The comparison is of digests, so its timing is useless for finding a preimage.
     if token.secret_sha256 != enroll.secret_sha256 {
         return Err(format!("token {}: wrong secret", token.id));
     }
@@ -240,7 +238,7 @@ fn may_take_name(row: &MachineRow, token: &TokenRow) -> Result<(), Refusal> {
     fits_role(row, &token.cluster, token.machine_type)
 }
 
-/// Is a token for such machines one for this machine?
+/// Does a token for this type and cluster fit this machine?
 pub(super) fn fits_role(row: &MachineRow, cluster: &ClusterName, machine_type: MachineType) -> Result<(), Refusal> {
     let (declared, own) = (row.spec.machine_type, &row.spec.cluster_name);
     if (own, declared) == (cluster, machine_type) {
@@ -277,7 +275,7 @@ pub(super) fn deny(
     effects.push(Effect::Close { id, reason: reason.to_owned() });
 }
 
-/// Forgets what a machine's former self has done. Its generation goes on counting.
+/// Forgets the history of the machine's former identity. Its generation continues to count.
 pub(super) fn void(draft: &mut Draft<'_>, name: &MachineName) {
     draft.drop_statuses(name);
     if let Some(row) = draft.machine_mut(name) {

@@ -1,5 +1,5 @@
-//! Does a greeting show that this store is older than the fleet, or does its machine only say so? A gap between two
-//! numbers tells neither: what proves a number is the code that a coordinator of this fleet gave with it.
+//! Does a Hello prove that this store is older than the fleet, or is it only a claim? A gap between two numbers proves
+//! neither. A number is proven by the code that a coordinator of this fleet issued with it.
 
 use muster_proto::{
     convert::Hello,
@@ -12,28 +12,28 @@ use crate::{
     proof::{ProofKey, Told},
 };
 
-/// What a greeting claims beyond this store, in one sentence.
+/// What a Hello claims beyond this store, in one sentence.
 #[derive(Debug)]
 pub(super) enum Beyond {
-    /// A coordinator of this fleet has told it: this store is older than the fleet.
+    /// A coordinator of this fleet issued it: this store is older than the fleet.
     Proven(String),
-    /// That does not follow from it: it concerns the machine alone.
+    /// Unproven: it concerns this machine alone.
     Unproven(UnprovenClaim),
 }
 
-/// One number of a greeting that this store does not have.
+/// One number in a Hello that this store lacks.
 struct Claim {
     text: String,
-    /// What must have been told, by a coordinator of which epoch, and the code that is shown for it.
+    /// What a coordinator issued, its epoch, and the presented code.
     shown: Option<(Told, Epoch, AuthCode)>,
-    /// It is of a ledger that another of this machine has followed, by this store.
+    /// It belongs to a ledger that, by this store, another ledger of this machine replaced.
     of_former_ledger: bool,
 }
 
-/// Looks at every number of a greeting.
+/// Checks every number of a Hello.
 pub(super) fn beyond(draft: &Draft<'_>, id: MachineId, hello: &Hello, key: &ProofKey) -> Option<Beyond> {
     let Some(row) = draft.by_id(id) else {
-        // Its certificate proves it: a record holds whom its coordinator signed for.
+        // Its certificate proves it: a record contains every machine for which its coordinator signed a certificate.
         let stranger =
             || format!("a machine that calls itself {} has a certificate of ours and is not in it", hello.name);
         return (draft.meta.recovered_epoch == Epoch(0)).then(|| Beyond::Proven(stranger()));
@@ -48,22 +48,22 @@ pub(super) fn beyond(draft: &Draft<'_>, id: MachineId, hello: &Hello, key: &Proo
     unproven
 }
 
-/// Was its epoch told by a coordinator of this fleet?
+/// Did a coordinator of this fleet issue its epoch?
 pub(super) fn proves_epoch(id: MachineId, hello: &Hello, key: &ProofKey) -> bool {
     key.proves(id, &Told::Epoch(hello.epoch), hello.epoch_code)
 }
 
 fn weigh(draft: &Draft<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> Beyond {
-    // Planted: whatever a machine says is believed.
+    // Seeded bug: believe every claim of a machine.
     if planted("believe-unproven") {
         return Beyond::Proven(claim.text);
     }
     let told = claim.shown.filter(|(told, _, code)| key.proves(id, told, *code) && !planted("doubt-proven"));
-    // What was told before this store was recovered was asked of every machine then: one that has kept it to itself
-    // does not show it now to stop the others.
+    // The recovery asked every machine for what was issued before it. If a machine withheld it then, it cannot stop the
+    // others now.
     let is_over = |epoch: Epoch| epoch < draft.meta.recovered_epoch && !draft.meta.recovering;
     match told {
-        // Planted: a machine that goes back to a ledger it had before proves by it that the store is old.
+        // Seeded bug: accept a former ledger of a machine as proof that the store is old.
         Some(_) if claim.of_former_ledger && !planted("ignore-ledger-ordinal") => {
             Beyond::Unproven(UnprovenClaim::FormerLedger(claim.text))
         }
@@ -83,7 +83,7 @@ fn epoch(draft: &Draft<'_>, row: &MachineRow, hello: &Hello) -> Option<Claim> {
 
 fn list(row: &MachineRow, hello: &Hello) -> Option<Claim> {
     let (theirs, ours) = (hello.generation, row.assigned.generation);
-    // A store that is older by just so much that the numbers meet has given another list under this one.
+    // If an older store has reached the same number, it has given out another list under it.
     let differs = || row.assigned.digest.is_some_and(|ours| hello.list.is_some_and(|list| list.digest != ours));
     let text = if theirs > ours {
         format!("{} has generation {theirs}, the store has {ours}", row.name)
@@ -116,18 +116,18 @@ fn shown_ack(hello: &Hello) -> Option<(Told, Epoch, AuthCode)> {
     Some((Told::Acked { ledger, ordinal, epoch, seq: hello.acked_seq }, epoch, acked.code))
 }
 
-/// The ordinal under which its ledger was acknowledged something. 0: nothing proves one.
+/// Ordinal under which an event of its ledger was provably acknowledged. 0: unproven.
 pub(super) fn proven_ordinal(id: MachineId, hello: &Hello, key: &ProofKey) -> LedgerOrdinal {
     let proven = shown_ack(hello).filter(|(told, _, code)| key.proves(id, told, *code));
     proven.and(hello.acked).map_or(LedgerOrdinal(0), |acked| acked.ordinal)
 }
 
-/// The newest event that this store has of the ledger that greets.
+/// The newest event that this store has of the agent's ledger.
 fn recorded(row: &MachineRow, hello: &Hello) -> Seq {
     row.ledger.filter(|(ledger, _)| *ledger == hello.ledger_id).map_or(Seq(0), |(_, seq)| seq)
 }
 
-/// Takes the numbers that nothing proves out of a greeting.
+/// Removes the unproven numbers from a Hello.
 pub(super) fn leave_out_claims(row: &MachineRow, hello: &mut Hello) {
     hello.generation = hello.generation.min(row.assigned.generation);
     hello.acked_seq = hello.acked_seq.min(recorded(row, hello));

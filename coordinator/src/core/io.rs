@@ -1,4 +1,4 @@
-//! What goes into the core and what comes out of it.
+//! Inputs and effects of the core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,111 +18,110 @@ use crate::{
     plan::swarm::joining::NodeEntry,
 };
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// An agent opened a stream.
     Hello {
-        /// From its certificate.
+        /// Identity in its certificate.
         id: MachineId,
         /// Number of the stream, unique in this process.
         session: u64,
-        /// What it said.
+        /// The message.
         hello: Box<Hello>,
     },
     /// A stream ended.
     Gone {
-        /// Whose.
+        /// Identity of the agent.
         id: MachineId,
-        /// Which.
+        /// The stream.
         session: u64,
     },
     /// A sign of life.
     Heard {
-        /// Whose.
+        /// Identity of the agent.
         id: MachineId,
     },
     /// A durable event of an agent.
     Status {
-        /// Whose.
+        /// Identity of the agent.
         id: MachineId,
-        /// On this stream.
+        /// The stream that carried it.
         session: u64,
         /// Its number in the agent's ledger.
         seq: Seq,
-        /// What it says.
+        /// The event.
         status: Box<ItemStatus>,
     },
     /// A machine's facts changed.
     HostChanged {
-        /// Whose.
+        /// Identity of the agent.
         id: MachineId,
-        /// The stream it came on: what comes late on an older one is from before the newest Hello, and does not count.
+        /// The stream that carried it. Facts on an older stream precede the newest Hello and are ignored.
         session: u64,
-        /// What they are now.
+        /// The new facts.
         facts: Box<HostFacts>,
     },
     /// An agent's answer to an assignment.
     Answer {
-        /// Whose.
+        /// Identity of the agent.
         id: MachineId,
-        /// The stream it came on. On an older one, what was said before it may have been lost.
+        /// The stream that carried it. On an older stream, earlier messages may have been lost.
         session: u64,
-        /// To this one.
+        /// Generation of the assignment.
         generation: Generation,
-        /// None: accepted. Else why not.
+        /// Reason of a refusal. None: accepted.
         refused: Option<String>,
     },
-    /// A permit came to nothing: the agent will start nothing under it.
+    /// A permit expired unused.
     PermitWanted {
-        /// Whose.
+        /// Identity of the agent.
         id: MachineId,
         /// Number of the permit.
         permit: u64,
     },
-    /// An application controller's word.
+    /// A command of an application controller.
     Maintenance {
-        /// From its certificate.
+        /// Name in its certificate.
         controller: String,
-        /// What it says.
+        /// The command.
         word: Word,
     },
-    /// How far a download or a playbook is.
+    /// Progress of a download or a playbook.
     Progress {
-        /// Whose.
+        /// Identity of the agent.
         id: MachineId,
-        /// What it has come to.
+        /// The progress.
         progress: ItemProgress,
     },
-    /// Why an agent itself starts nothing; None: nothing is in its way any more.
+    /// Why an agent is blocked. None: it can start items again.
     AgentBlocked {
-        /// Whose.
+        /// Identity of the agent.
         id: MachineId,
-        /// The stream it came on. What comes late on an older one is of a time before the newest Hello: it does not
-        /// count.
+        /// The stream that carried it. A message on an older stream precedes the newest Hello and is ignored.
         session: u64,
         /// Reason and message.
         blocked: Option<(Reason, String)>,
     },
-    /// An agent is about to start an item and asks for its inputs.
+    /// An agent requests the inputs of an item that it is about to start.
     Fetch {
-        /// Whose agent.
+        /// Identity of the agent.
         id: MachineId,
-        /// Of this item.
+        /// The item.
         item: ItemName,
-        /// As the agent has accepted it.
+        /// The generation that the agent accepted.
         generation: Generation,
     },
-    /// A machine that wants to get into its swarm has left this entry behind there, which is removed next.
+    /// A machine that wants to join its swarm has an old node entry there, which is removed next.
     NodeLeftBehind {
-        /// Whose agent waits.
+        /// Identity of the waiting agent.
         id: MachineId,
-        /// What the entry has.
+        /// The entry.
         entry: NodeEntry,
     },
-    /// What became of a question that was asked with [`Effect::AskSwarm`].
+    /// Result of a question that [`Effect::AskSwarm`] asked.
     SwarmAnswered {
-        /// Of this machine's node.
+        /// The machine whose node it is about.
         about: MachineName,
         /// Number of the question.
         number: u64,
@@ -131,11 +130,11 @@ pub enum Input {
     },
     /// A machine wants an identity.
     Enroll(Enroll),
-    /// An operator's wish.
+    /// A request of an operator.
     Operator {
         /// `operator/anna`.
         actor: String,
-        /// What is wished.
+        /// The request.
         request: Request,
     },
     /// Time has passed.
@@ -143,7 +142,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// The identity of the agent that says something, as its certificate has it.
+    /// Identity of the sending agent, from its certificate.
     #[must_use]
     pub const fn agent(&self) -> Option<MachineId> {
         match self {
@@ -167,224 +166,224 @@ impl Input {
     }
 }
 
-/// A machine's wish for an identity.
+/// A machine's request for an identity.
 #[derive(Clone, Debug)]
 pub struct Enroll {
     /// First part of its token.
     pub token_id: String,
     /// SHA-256 of the second part.
     pub secret_sha256: ItemHash,
-    /// SHA-256 of the public key of its request; it has proved that it has the other half.
+    /// SHA-256 of the public key in its request. The machine has proved that it holds the private key.
     pub key_sha256: ItemHash,
-    /// As it wants to be called.
+    /// The name that it requests.
     pub name: MachineName,
-    /// Made by the rim: the identity it gets if it is let in.
+    /// The identity that it gets if it is admitted, generated by the rim.
     pub new_id: MachineId,
-    /// Of its agent.
+    /// Version of its agent.
     pub agent_version: String,
 }
 
-/// What an operator may wish. Names are checked here; what a manifest says was checked by its parser.
+/// Requests of an operator. Names are checked here; the parser has checked the content of manifests.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Clusters and machines as they should be.
+    /// Apply the desired clusters and machines.
     Apply {
-        /// By name, with annotations.
+        /// Clusters by name, with annotations.
         clusters: BTreeMap<ClusterName, (ClusterSpec, BTreeMap<String, String>)>,
-        /// By name, with annotations.
+        /// Machines by name, with annotations.
         machines: BTreeMap<MachineName, (MachineSpec, BTreeMap<String, String>)>,
-        /// Say what would change, and change nothing.
+        /// Only report what would change.
         dry_run: bool,
     },
     /// Start the deployment with the machines that have reported.
     Deploy {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
     },
     /// Bring a deployed cluster to its newest spec.
     Update {
-        /// This one.
+        /// The cluster.
         cluster: ClusterName,
-        /// In this way.
+        /// The options.
         options: Options,
     },
     /// Reboot machines, in the order of an update.
     Reboot {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
-        /// These; none named: all.
+        /// The machines; empty: all.
         machines: BTreeSet<MachineName>,
-        /// The control plane may be down for a while: no majority is asked for.
+        /// Skip the majority check: the control plane may be down for a while.
         accept_control_plane_downtime: bool,
     },
-    /// Take a machine out of service, until it is wanted back.
+    /// Take a machine out of service until an operator returns it.
     EnterMaintenance {
-        /// This one.
+        /// The machine.
         machine: MachineName,
-        /// The control plane may be down for a while: no majority is asked for.
+        /// Skip the majority check: the control plane may be down for a while.
         accept_control_plane_downtime: bool,
     },
-    /// Give a machine back that is out of service, or on its way there.
+    /// Return a machine to service, also one on its way out.
     LeaveMaintenance {
-        /// This one.
+        /// The machine.
         machine: MachineName,
     },
-    /// Take a machine out of its cluster for good, or loosen the policy of a removal under way.
+    /// Remove a machine from its cluster permanently, or loosen the policy of an ongoing removal.
     Remove {
-        /// This one.
+        /// The machine.
         machine: MachineName,
         /// What it waits for.
         policy: RemovalPolicy,
-        /// The control plane may be down for a while: no majority is asked for.
+        /// Skip the majority check: the control plane may be down for a while.
         accept_control_plane_downtime: bool,
     },
     /// Keep a machine that is being removed.
     AbortRemoval {
-        /// This one.
+        /// The machine.
         machine: MachineName,
     },
-    /// Nothing new starts until `Resume`.
+    /// Stop new starts until `Resume`.
     Pause {
-        /// This rollout.
+        /// The rollout.
         rollout: String,
     },
-    /// A paused update goes on.
+    /// Continue a paused update.
     Resume {
-        /// This rollout.
+        /// The rollout.
         rollout: String,
     },
-    /// Nothing new starts ever; what was taken is given back.
+    /// Stop starting anything new for good, and give back what was taken.
     Abort {
-        /// This rollout.
+        /// The rollout.
         rollout: String,
     },
-    /// Let failed or held items run again, and a machine that was put aside be asked for again.
+    /// Run failed or held items again, and ask again for a deferred machine.
     Retry {
-        /// On this machine.
+        /// The machine.
         machine: MachineName,
-        /// This one; None: all that failed or are held.
+        /// The item; None: all that failed or are held.
         item: Option<ItemName>,
     },
-    /// Do without an item.
+    /// Skip an item.
     Skip {
-        /// On this machine.
+        /// The machine.
         machine: MachineName,
-        /// This one; None: the one in the way.
+        /// The item; None: the blocking one.
         item: Option<ItemName>,
     },
-    /// A held item is done.
+    /// Accept a held item as done.
     Accept {
-        /// On this machine.
+        /// The machine.
         machine: MachineName,
-        /// This one; None: the one in the way.
+        /// The item; None: the blocking one.
         item: Option<ItemName>,
     },
-    /// Let an item that is done run again.
+    /// Run a completed item again.
     Rerun {
-        /// On this machine.
+        /// The machine.
         machine: MachineName,
-        /// This one.
+        /// The item.
         item: ItemName,
     },
     /// Set and remove annotations of a machine.
     AnnotateMachine {
-        /// This one.
+        /// The machine.
         machine: MachineName,
-        /// To be set.
+        /// Annotations to set.
         set: BTreeMap<String, String>,
-        /// To be removed.
+        /// Annotations to remove.
         remove: Vec<String>,
     },
     /// Set and remove annotations of a cluster.
     AnnotateCluster {
-        /// This one.
+        /// The cluster.
         cluster: ClusterName,
-        /// To be set.
+        /// Annotations to set.
         set: BTreeMap<String, String>,
-        /// To be removed.
+        /// Annotations to remove.
         remove: Vec<String>,
     },
-    /// Record a join token that the rim made.
+    /// Record a join token that the rim generated.
     CreateToken {
         /// First part.
         id: String,
         /// SHA-256 of the second part.
         secret_sha256: ItemHash,
-        /// For this cluster.
+        /// The cluster.
         cluster: ClusterName,
-        /// For machines of this type.
+        /// The type of machines.
         machine_type: MachineType,
-        /// For this machine only.
+        /// The only machine that may use it.
         machine: Option<MachineName>,
-        /// Milliseconds; None: the cluster's `tokenTTL`.
+        /// Lifetime in milliseconds; None: the cluster's `tokenTTL`.
         ttl_ms: Option<u64>,
-        /// How often; None: as often as the manifest still lacks machines.
+        /// Number of uses; None: as many as the manifest still lacks machines.
         uses: Option<u32>,
     },
-    /// Take a token back.
+    /// Revoke a token.
     RevokeToken {
-        /// This one.
+        /// The token.
         id: String,
-        /// And the enrolments made with it of machines that never reported.
+        /// Also revoke the enrolments made with it, of machines that never reported.
         machines: bool,
     },
-    /// Record credentials that the rim is about to hand out.
+    /// Record credentials that the rim is about to issue.
     RecordCredentials(CredentialRow),
-    /// Name these addresses in new credentials, and to the agents.
+    /// Set the addresses for new credentials and for the agents.
     SetAddress(Addresses),
-    /// Refuse every certificate that a person or a program has so far.
+    /// Refuse all existing certificates of a person or a program.
     RevokeCredentials {
         /// Role and name: `operator/anna`.
         subject: String,
     },
-    /// Record a secret that the rim sealed, or another version of it.
+    /// Record a secret that the rim sealed, or a new version of it.
     CreateSecret {
         /// Its name.
         id: SecretId,
-        /// It was sealed as this version.
+        /// The version under which it was sealed.
         version: u64,
         /// Its value.
         sealed: Sealed,
         /// Share it with these clusters too.
         clusters: BTreeSet<ClusterName>,
     },
-    /// Say which clusters may refer to a shared secret.
+    /// Set which clusters may refer to a shared secret.
     ShareSecret {
-        /// This one.
+        /// The secret.
         name: SecretName,
-        /// These may too.
+        /// Clusters to add.
         add: BTreeSet<ClusterName>,
-        /// These may no more.
+        /// Clusters to remove.
         remove: BTreeSet<ClusterName>,
-        /// Though items of theirs refer to it.
+        /// Allow it although items of removed clusters refer to the secret.
         in_use: bool,
     },
-    /// Forget a secret.
+    /// Delete a secret.
     DeleteSecret {
-        /// This one.
+        /// The secret.
         id: SecretId,
-        /// Though items refer to it.
+        /// Allow it although items refer to the secret.
         in_use: bool,
     },
-    /// Forget locks of a controller that is gone for good.
+    /// Delete locks of a controller that is permanently gone.
     ReleaseLocks(LockRelease),
-    /// Forget a cluster in which no machine is enrolled.
+    /// Delete a cluster without enrolled machines.
     DeleteCluster {
-        /// This one.
+        /// The cluster.
         cluster: ClusterName,
     },
     /// Refuse a machine's identity from now on.
     RevokeMachine {
-        /// This one.
+        /// The machine.
         machine: MachineName,
-        /// The operator says that it is off: nothing runs there under a permit it was given.
+        /// The operator states that it is off: nothing runs there under an earlier permit.
         machine_is_off: bool,
     },
     /// Let a new machine take a name that is in use.
     ReplaceMachine {
-        /// This one.
+        /// The machine.
         machine: MachineName,
-        /// The operator says that it is off: nothing runs there under a permit it was given.
+        /// The operator states that it is off: nothing runs there under an earlier permit.
         machine_is_off: bool,
     },
 }
@@ -392,46 +391,46 @@ pub enum Request {
 /// A question about a machine's node in the swarm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwarmQuestion {
-    /// Names the answer.
+    /// Number of the question; its answer has the same.
     pub number: u64,
     /// The machine whose node it is about.
     pub about: MachineName,
-    /// Whose agent is asked.
+    /// The agent to ask.
     pub agent: MachineId,
-    /// What.
+    /// The question.
     pub op: SwarmOp,
-    /// Without an answer for so long it counts as failed, in milliseconds.
+    /// Timeout in milliseconds; after it the question counts as failed.
     pub patience_ms: u64,
 }
 
-/// What the rim does once the changes are durable, in order.
+/// Actions of the rim once the changes are durable, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Send an agent its list.
     Assign {
-        /// To this one.
+        /// The agent.
         id: MachineId,
         /// The list.
         assignment: Assignment,
     },
     /// Tell an agent that its events up to this one are recorded.
     Ack {
-        /// To this one.
+        /// The agent.
         id: MachineId,
-        /// On this stream.
+        /// The stream.
         session: u64,
-        /// Up to here.
+        /// Newest recorded event.
         seq: Seq,
-        /// Proves that it was told.
+        /// Proof of this acknowledgement.
         proof: AckProof,
     },
-    /// Ask an agent something of its swarm. Ends in [`Input::SwarmAnswered`], whatever happens.
+    /// Ask an agent about its swarm. The answer is always an [`Input::SwarmAnswered`].
     AskSwarm(SwarmQuestion),
     /// Close every stream of an identity.
     Close {
-        /// Whose.
+        /// The identity.
         id: MachineId,
-        /// Why, for the log and the peer.
+        /// Reason for the log and the peer.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What application controllers say of their own locks, and what an operator does with those of one that is gone.
+//! Commands of application controllers about their own locks, and an operator's release of locks.
 
 use muster_proto::model::{ClusterName, LockState, MachineName, Now};
 
@@ -9,71 +9,71 @@ use super::{
 };
 use crate::facts::{AuditObject, Draft, LockKey, LockRow};
 
-/// Locks of one controller; a cluster of ten thousand machines fits.
+/// Maximum locks of one controller. It fits a cluster of ten thousand machines.
 const LOCKS_PER_CONTROLLER_MAX: usize = 20_000;
 
-/// What an application controller may say. Whose locks they are comes from its certificate.
+/// Commands of an application controller. The owner of the locks comes from its certificate.
 #[derive(Clone, Debug)]
 pub enum Word {
-    /// It guards workloads here: locks that it does not hold yet are made, active.
+    /// It guards workloads here: missing locks are created, as active.
     Register {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
-        /// On these machines.
+        /// The machines.
         machines: Vec<MachineName>,
-        /// Of the cluster itself as well.
+        /// Also guard the cluster itself.
         of_cluster: bool,
     },
-    /// It guards nothing here any more.
+    /// It stops guarding workloads here.
     Release {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
-        /// On this machine; None: of the cluster itself.
+        /// The machine; None: the cluster itself.
         machine: Option<MachineName>,
     },
-    /// The state of one of its locks.
+    /// Set the state of one of its locks.
     Set {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
-        /// On this machine; None: of the cluster itself.
+        /// The machine; None: the cluster itself.
         machine: Option<MachineName>,
-        /// May it be touched?
+        /// Lock state.
         state: LockState,
-        /// What keeps it, in one line.
+        /// What the controller waits for, in one line.
         message: String,
-        /// How far its workloads are out of the way.
+        /// How far its workloads are moved away, in percent.
         percentage: u32,
-        /// What it is doing, in one line.
+        /// Its current activity, in one line.
         description: String,
-        /// The release it last worked for; empty: it says none.
+        /// The last release it worked for; empty: unknown.
         release: String,
     },
-    /// It sees every request from now on: it has a stream of them. Its rim says so, not itself.
+    /// It has a stream and sees every request from now on. The rim reports this on its behalf.
     Watch {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
         /// Number of the stream, unique in this process.
         stream: u64,
     },
-    /// That stream has ended.
+    /// The stream has ended.
     Unwatch {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
         /// Number of the stream.
         stream: u64,
     },
-    /// It is about to get another certificate.
+    /// It requests a renewed certificate.
     Renew(Renewal),
 }
 
-/// Locks that an operator takes away, because the controller that made them is gone for good.
+/// Locks that an operator releases because their controller is permanently gone.
 #[derive(Clone, Debug)]
 pub struct LockRelease {
-    /// In this cluster.
+    /// The cluster.
     pub cluster: ClusterName,
-    /// Whose, as in its certificate.
+    /// The controller's name, as in its certificate.
     pub controller: String,
-    /// Of this machine only; None: all that it holds in the cluster.
+    /// Only this machine; None: all of its locks in the cluster.
     pub machine: Option<MachineName>,
 }
 
@@ -116,8 +116,8 @@ pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: N
     }
 }
 
-/// Takes away the locks of a controller that is gone for good: without any it is not known any more, and nothing waits
-/// for it. One that is there would make them again.
+/// Releases the locks of a controller that is permanently gone. Without locks it is unknown, and all waits for it end.
+/// A live controller would create them again.
 pub(super) fn release(draft: &mut Draft<'_>, actor: &str, what: LockRelease, now: Now) -> Result<Reply, Refusal> {
     let LockRelease { cluster, controller, machine } = what;
     known_cluster(draft, &cluster)?;
@@ -152,7 +152,7 @@ pub(super) fn release(draft: &mut Draft<'_>, actor: &str, what: LockRelease, now
     audited(draft, actor, "release-locks", AuditObject::Cluster(&cluster), vec![line], now)
 }
 
-/// That a manifest still names a controller, and what is to be done about it.
+/// Whether a manifest still names the controller, and what to do about it.
 fn declared(draft: &Draft<'_>, cluster: &ClusterName, controller: &str) -> Option<String> {
     let rollout = draft.open_rollout(cluster);
     let frozen = rollout.and_then(|rollout| Some((&rollout.name, rollout.update.as_ref()?.version)));
@@ -172,7 +172,7 @@ fn declared(draft: &Draft<'_>, cluster: &ClusterName, controller: &str) -> Optio
     Some(format!("spec.workloadControllers has it: no machine is disturbed {way_out}"))
 }
 
-/// Records what is new. The same word said again is no news, and no progress.
+/// Records a change. A repeated command leaves the row unchanged, including the time of progress.
 fn set(draft: &mut Draft<'_>, news: LockRow) {
     let Some(known) = draft.locks.get(&news.key).cloned() else { return };
     let same =
@@ -227,7 +227,7 @@ fn register(
     Ok(Reply::Ok)
 }
 
-/// A lock is registered before anything is said of it: who guards a machine must be known before it is asked.
+/// A lock must be registered before its state is set: the guards of a machine must be known before they are asked.
 fn known_lock(draft: &Draft<'_>, key: LockKey) -> Result<LockKey, Refusal> {
     if draft.locks.contains_key(&key) {
         return Ok(key);

@@ -1,4 +1,4 @@
-//! What operators wish. Every wish that changes something is audited, with who wished it.
+//! Requests of operators. Every request that changes something is audited with the operator's name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,9 +17,9 @@ use crate::{
     plan::Limits,
 };
 
-/// Requests of one operator. A script over a thousand machines fits; what floods the record does not.
+/// Requests of one operator. It fits a script over a thousand machines, and keeps the audit record from flooding.
 pub(super) const RATE: Rate = Rate { burst: 1_000, per_second: 20 };
-/// Why a slot is not freed: rule 5.
+/// Why a slot stays taken: rule 5.
 const STILL_AT_WORK: &str =
     " keeps its slot: it has leave to start an item and may be at work; once it is off, say so with --machine-is-off";
 /// Annotations of one object.
@@ -116,7 +116,7 @@ pub(super) fn audited(
     Ok(Reply::Done(lines))
 }
 
-/// No such thing, and the nearest name that exists.
+/// The error for a missing object, with the nearest existing name.
 pub(super) fn not_found<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> Refusal {
     Refusal::NotFound { kind, name: name.to_owned(), nearest: nearest(name, known).map(str::to_owned) }
 }

@@ -1,5 +1,5 @@
-//! `rerun`: an item that is done is done again. On a machine that is Ready that is for an update, as whatever is done
-//! there: its successes so far count no more, and so it is due in the next one.
+//! `rerun`: run an item again that is done. On a Ready machine this needs an update, like any other change: earlier
+//! successes are discarded, so the item is due in the next update.
 
 use muster_proto::model::{AssignedItem, ItemName, ItemState, MachineName, Now, RunnerKind, Standing};
 
@@ -36,7 +36,7 @@ pub(super) fn item(
         true => format!("in the next update: `musterctl update {cluster}`"),
         false => "in its deployment".to_owned(),
     };
-    // What an operator accepted without knowing how it ended needs leave to be tried again.
+    // An item that an operator accepted with an unknown outcome needs permission for another attempt.
     let unsettled = |state: &ItemState| matches!(state, ItemState::Failed { .. } | ItemState::Indeterminate);
     let status = row.statuses.get(item).filter(|status| status.hash == known.hash && unsettled(&status.state));
     let cleared = status.map(|status| Verdict { hash: known.hash, cleared_attempts: status.attempt, left_out: None });

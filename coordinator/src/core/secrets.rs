@@ -1,5 +1,5 @@
-//! Secrets: recorded as the rim sealed them, and handed out, with whatever else an item starts with, when it is about
-//! to. No value and no key is ever here.
+//! Secrets: recorded as the rim sealed them, and handed out with the other inputs when an item is about to start. Plain
+//! values and keys stay outside.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -17,12 +17,12 @@ use crate::{
     },
 };
 
-/// Secrets of one cluster's own recorded at once, and as many that are shared: 16 MiB of values in memory.
+/// Maximum secrets of one cluster, and of shared ones: 16 MiB of values in memory.
 pub(super) const SECRETS_MAX: usize = 256;
-/// Users of a secret that a message names.
+/// Maximum users of a secret in one message.
 const USERS_SHOWN_MAX: usize = 5;
 
-/// What operators wish of secrets.
+/// Handles operators' requests about secrets.
 pub(super) fn take(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) -> Result<Reply, Refusal> {
     match request {
         Request::CreateSecret { id, version, sealed, clusters } => {
@@ -34,7 +34,7 @@ pub(super) fn take(draft: &mut Draft<'_>, actor: &str, request: Request, now: No
     }
 }
 
-/// A new secret, or a new version of one. One that is shared is for the clusters that are named, and no others.
+/// Creates a secret, or a new version of one. A shared secret is available only to the named clusters.
 fn create(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -42,7 +42,7 @@ fn create(
     clusters: BTreeSet<ClusterName>,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    // The version is part of what was sealed; another secret was created meanwhile.
+    // The version is part of the sealed data; another secret was created meanwhile.
     if version != draft.meta.secret_seq + 1 {
         let message = format!("version {version} is not the next; try again");
         return Err(Refusal::State { reason: "Conflict", message });
@@ -67,7 +67,7 @@ fn create(
         return Err(Refusal::State { reason: "ForNoCluster", message });
     }
     draft.meta_mut().secret_seq = version;
-    // A manifest may refer to it from the first: it comes before its cluster.
+    // A secret may precede its cluster, so that the first manifest can refer to it.
     let to_come: Vec<&str> = id
         .cluster
         .iter()
@@ -92,7 +92,7 @@ fn create(
     operators::audited(draft, actor, "create", AuditObject::Secret(&id), vec![line], now)
 }
 
-/// Adds and removes clusters whose items may refer to a shared secret. Its version stays: nothing runs again.
+/// Adds and removes clusters whose items may refer to a shared secret. Its version stays, so all items stay done.
 fn share(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -120,14 +120,14 @@ fn names(clusters: &BTreeSet<ClusterName>) -> String {
     }
 }
 
-/// No such secret, and the nearest name among those that belong to the same.
+/// The error for a missing secret, with the nearest name of the same owner.
 fn unknown(draft: &Draft<'_>, id: &SecretId) -> Refusal {
     let known: Vec<String> =
         draft.secrets.keys().filter(|known| known.cluster == id.cluster).map(ToString::to_string).collect();
     operators::not_found("secret", &id.to_string(), known.iter().map(String::as_str))
 }
 
-/// Items that could not be started any more keep a secret, unless the operator says that they may.
+/// Protects a secret with users: without it their items could not start. The operator can override this.
 fn is_unused(id: &SecretId, users: Vec<SecretUser>, in_use: bool) -> Result<(), Refusal> {
     if users.is_empty() || in_use {
         return Ok(());
@@ -151,8 +151,8 @@ fn delete(draft: &mut Draft<'_>, actor: &str, id: &SecretId, in_use: bool, now: 
     operators::audited(draft, actor, "delete", AuditObject::Secret(id), vec![format!("secret {id} deleted")], now)
 }
 
-/// The inputs of an item that an agent is about to start. Granted only for an item of the very list that the machine
-/// should have now, and has accepted: what the agent says of itself is that list's number and the item's name.
+/// The inputs of an item that an agent is about to start. The item must be in the machine's current list, which the
+/// agent must have accepted. The agent supplies only the list's number and the item's name.
 pub(super) fn fetch(
     draft: &mut Draft<'_>,
     id: MachineId,
@@ -166,7 +166,7 @@ pub(super) fn fetch(
     let assignment = current_assignment(draft, &machine, rules, now)
         .ok_or_else(|| refused(format!("{machine} is not to start anything now")))?;
     let found = assignment.items.iter().find(|known| known.name == *item && assignment.generation == generation);
-    // Planted: an item of any machine's list is good enough.
+    // Seeded bug: serve an item of any machine's list.
     let foreign = planted("serve-foreign-secrets").then(|| any_item(draft, item)).flatten();
     let found = found
         .or(foreign.as_ref())
@@ -189,7 +189,7 @@ pub(super) fn fetch(
     Ok(Reply::Inputs { secrets, entry })
 }
 
-/// For the planted bug only: the first machine's item of that name.
+/// Only for the seeded bug: the first machine's item of that name.
 fn any_item(draft: &Draft<'_>, item: &ItemName) -> Option<muster_proto::model::AssignedItem> {
     let lists = draft.live.machines.values().filter_map(|live| live.items.as_deref()?.resolved.as_ref().ok());
     lists.flatten().find(|known| known.name == *item).cloned()

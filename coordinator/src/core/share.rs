@@ -1,5 +1,5 @@
-//! What one machine may have in the record: statuses of items that it was given, so many of them, and so many bytes of
-//! output in all. Whoever holds its key can say what it likes; others must not pay for that.
+//! Quota of one machine in the record: statuses of its items only, limited in number and in total bytes of output. A
+//! holder of its key can send anything; this protects the other machines.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use muster_proto::{
 
 use crate::facts::{Draft, MachineRow};
 
-/// Output and results of a machine's items, in bytes as they are stored: 128 items with the 8 KiB that an agent keeps.
+/// Maximum bytes of output and results of a machine's items, as stored: 128 items with the 8 KiB that an agent keeps.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// Names of items that a machine was given: more than its newest list can have, for others may still be under way.
+/// Maximum names of a machine's items. More than its newest list can have, because earlier ones may still run.
 const GIVEN_MAX: usize = 2 * ITEMS_MAX;
 
-/// JSON writes a control character as six (`\u0000`).
+/// JSON writes a control character as six bytes (`\u0000`).
 const ESCAPED_BYTES: usize = 6;
 
-/// Notes the items of a list that a machine gets.
+/// Records the items of a list that a machine gets.
 pub(super) fn note_given(row: &mut MachineRow, list: &Assignment) {
     let Some(given) = &mut row.given else { return };
     given.extend(list.items.iter().map(|item| item.name.clone()));
@@ -29,13 +29,13 @@ pub(super) fn note_given(row: &mut MachineRow, list: &Assignment) {
     }
 }
 
-/// Can this item be one that the machine was given?
+/// Can the machine have been given this item?
 pub(super) fn is_given(row: &MachineRow, item: &ItemName) -> bool {
     row.given.as_ref().is_none_or(|given| given.contains(item))
 }
 
-/// Records a status. A machine has so many at most: one that its list does not name any more makes room. The oldest
-/// outputs go when all of them together are too many bytes.
+/// Records a status within the machine's quota. Beyond the maximum number, an item outside its list makes room. Beyond
+/// the total bytes, the oldest outputs are dropped.
 pub(super) fn put_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) {
     if let Some(row) = draft.machines.get(machine)
         && row.statuses.len() >= ITEMS_MAX
@@ -53,7 +53,7 @@ pub(super) fn put_status(draft: &mut Draft<'_>, machine: &MachineName, status: I
     drop_outputs(draft, machine, &newest);
 }
 
-/// Forgets outputs and results, the oldest first and this one never, until what is left is little enough.
+/// Drops outputs and results, oldest first, until the rest fits the quota. The newest one is kept.
 fn drop_outputs(draft: &mut Draft<'_>, machine: &MachineName, newest: &ItemName) {
     let Some(row) = draft.machines.get(machine) else { return };
     let mut bytes: usize = row.statuses.values().map(|status| output_bytes(status)).sum();
@@ -73,7 +73,7 @@ fn drop_outputs(draft: &mut Draft<'_>, machine: &MachineName, newest: &ItemName)
     }
 }
 
-/// What the output and the result of an attempt take in the store.
+/// Bytes of an attempt's output and result in the store.
 fn output_bytes(status: &ItemStatus) -> usize {
     let stored = |text: &str| text.bytes().map(|byte| if byte < b' ' { ESCAPED_BYTES } else { 1 }).sum::<usize>();
     stored(&status.output_tail) + status.result_json.as_deref().map_or(0, stored)

@@ -1,4 +1,4 @@
-//! The swarm in the record: who makes it, and who is in it.
+//! The swarm in the record: which machine creates it, and which machines are members.
 
 use muster_proto::{
     convert::as_line,
@@ -16,11 +16,11 @@ use crate::{
     },
 };
 
-/// Bytes of a node's labels that the audit record names.
+/// Maximum bytes of a node's labels in the audit record.
 const LABELS_AUDITED_BYTES_MAX: usize = 1_024;
 
-/// How a machine that is about to run its swarm-join gets in. That it makes the swarm is recorded, and so durable
-/// before it hears of it: two swarms cannot be joined into one.
+/// How a machine that is about to run its swarm-join gets in. The order to create the swarm is durable before the
+/// machine receives it: two swarms cannot be joined into one.
 pub(super) fn enter(
     draft: &mut Draft<'_>,
     machine: &MachineName,
@@ -32,7 +32,7 @@ pub(super) fn enter(
         .map_err(|wait| Refusal::State { reason: wait.reason(), message: wait.to_string() })?;
     let cluster = &row.spec.cluster_name;
     let told = draft.clusters.get(cluster).and_then(|cluster| cluster.swarm_init);
-    // Planted: who makes the swarm is forgotten with the coordinator.
+    // Seeded bug: a restart of the coordinator forgets which machine creates the swarm.
     if entry == Entry::Init
         && told != row.id
         && !planted("init-unrecorded")
@@ -43,20 +43,20 @@ pub(super) fn enter(
     Ok(Some(entry))
 }
 
-/// The entry that a machine has left behind is about to be removed, and what it has with it. Its next node gets that,
-/// if the entry is known to have been this machine's: any other could be one that it only shares the hostname with.
+/// Records the node entry that the machine left behind, before the entry is removed. The machine's next node gets its
+/// availability and labels if the entry is known to be this machine's. Any other entry could merely share the hostname.
 pub(super) fn note_left_behind(draft: &mut Draft<'_>, machine: &MachineName, entry: NodeEntry, now: Now) {
     let Some(row) = draft.machine_mut(machine) else { return };
     let NodeEntry { node, hostname, availability, labels } = entry;
     let had = in_audit(&labels);
     let line = match row.former_node.as_mut().filter(|former| former.id == node) {
         Some(former) => {
-            // A manager that lists one entry again and again, each time with other labels, fills no disk.
+            // A manager may list one entry repeatedly, each time with other labels: limit what is stored.
             let all: SwarmLabels = former.labels.iter().chain(&labels).map(|(k, v)| (k.clone(), v.clone())).collect();
             if are_labels_few(&all) {
                 former.labels = all;
             }
-            // A node that has just joined may have tasks, and no drain is ordered but by the rules for them.
+            // A node that has just joined may have tasks, and a drain needs the rules for drains.
             let drained = availability == SwarmAvailability::Drain;
             match former.availability.or((!drained).then_some(availability)) {
                 Some(availability) => {
@@ -78,7 +78,7 @@ pub(super) fn note_left_behind(draft: &mut Draft<'_>, machine: &MachineName, ent
     draft.audit(MUSTER, "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
-/// A node's labels as an audit line names them: as many as have room there.
+/// A node's labels for an audit line, as many as fit.
 fn in_audit(labels: &SwarmLabels) -> String {
     let mut named = Vec::new();
     let mut room = LABELS_AUDITED_BYTES_MAX;
@@ -96,14 +96,14 @@ fn in_audit(labels: &SwarmLabels) -> String {
     }
 }
 
-/// A swarm-join that succeeded left the machine's place in the swarm.
+/// A successful swarm-join reports the machine's place in the swarm.
 pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: &ItemStatus) {
     let Some(result) = status.result_json.as_ref().filter(|_| status.state == ItemState::Succeeded) else { return };
     let items = draft.live.machines.get(machine).and_then(|live| live.items.as_deref());
     let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
     let joined = items.iter().any(|item| item.name == status.name && item.hash == status.hash && item.joins_swarm());
     let member = serde_json::from_str::<SwarmMember>(result).ok().filter(|_| joined);
-    // One that claims another's node has none that anything could be done to.
+    // A machine that claims another machine's node gets none, which protects that node.
     let row = draft.machines.get(machine).cloned();
     let own = |member: &SwarmMember| row.is_some_and(|row| own::owner(draft, &row, &member.node_id).is_none());
     let member = member.filter(own);
@@ -111,7 +111,7 @@ pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: 
         let node = member.node_id.clone();
         row.swarm = Some(member);
         row.former_node.take_if(|former| former.labels.is_empty() && former.availability.is_none());
-        // What was in no swarm when its update came to it, or was another node, may be given tasks now.
+        // A machine whose drain found no swarm or another node may get tasks now.
         let drain = row.update.as_mut().and_then(|mine| mine.drain.as_mut());
         let is_new = |target: &DrainTarget| match target {
             DrainTarget::Unknown => false,

@@ -1,4 +1,4 @@
-//! What the core decides, driven by made-up agents ([`Fleet`]).
+//! Decisions of the core, driven by simulated agents ([`Fleet`]).
 
 mod agents;
 mod applying;
@@ -28,7 +28,7 @@ pub(crate) use fleet::{Fleet, apply, cluster, machine, machine_spec, proof_key, 
 
 use super::{Refusal, Reply};
 
-/// The named reason of a refusal.
+/// The reason code of a refusal.
 fn reason(answer: Result<Reply, Refusal>) -> &'static str {
     match answer.expect_err("a refusal") {
         Refusal::State { reason, .. } => reason,
@@ -39,7 +39,7 @@ fn reason(answer: Result<Reply, Refusal>) -> &'static str {
     }
 }
 
-/// What was done, in lines.
+/// The report lines of a success.
 fn done(answer: Result<Reply, Refusal>) -> String {
     match answer.expect("it is done") {
         Reply::Done(lines) => lines.join("\n"),

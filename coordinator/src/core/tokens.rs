@@ -1,4 +1,4 @@
-//! Join tokens: made for as many machines as are lacking, and taken back, with the machines that nobody has heard of.
+//! Join tokens: created for the number of missing machines, and revoked along with unreported machines.
 
 use muster_proto::model::{ClusterName, MachineName, MachineType, Now, TOKEN_TTL_DEFAULT_MS};
 
@@ -10,9 +10,9 @@ use crate::{
     plan::{enrolment, safety::some_names},
 };
 
-/// Join tokens of one cluster recorded at once; those that let nobody in any more make room.
+/// Maximum join tokens recorded for one cluster. Unusable ones make room.
 pub(super) const TOKENS_MAX: usize = 1_000;
-/// Uses of a token beyond the machines that are lacking: one may have to enrol again, as under a mistyped name.
+/// Uses of a token beyond the missing machines: one may have to enrol again, for example under a mistyped name.
 const SPARE_USES: u32 = 1;
 
 pub(super) fn create(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) -> Result<Reply, Refusal> {
@@ -52,7 +52,7 @@ pub(super) fn create(draft: &mut Draft<'_>, actor: &str, request: Request, now: 
     Ok(Reply::Token { expires_at_ms, uses })
 }
 
-/// As many uses as the manifest still lacks machines, and [`SPARE_USES`].
+/// Number of machines that the manifest still lacks, plus [`SPARE_USES`].
 fn uses_of(draft: &Draft<'_>, cluster: &ClusterName, machine_type: MachineType) -> Result<u32, Refusal> {
     let message = match enrolment::lacking(draft, cluster, machine_type) {
         Some(0) => format!(
@@ -67,8 +67,8 @@ fn uses_of(draft: &Draft<'_>, cluster: &ClusterName, machine_type: MachineType) 
     Err(Refusal::State { reason: "NothingLacking", message })
 }
 
-/// The oldest tokens of the cluster that let nobody in any more make room for a new one: first revoked and expired
-/// ones, for a machine whose answer was lost may ask once more with one that is only used up.
+/// Drops the cluster's oldest unusable tokens to make room for a new one. Revoked and expired ones go first, because a
+/// machine that missed its answer may ask again with a token that is merely used up.
 fn make_room(draft: &mut Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(), Refusal> {
     let of_cluster = || draft.tokens.values().filter(|token| token.cluster == *cluster);
     let excess = (of_cluster().count() + 1).saturating_sub(TOKENS_MAX);
@@ -89,7 +89,7 @@ fn make_room(draft: &mut Draft<'_>, cluster: &ClusterName, now: Now) -> Result<(
     Ok(())
 }
 
-/// Makes a token worthless; with `machines` takes back the enrolments made with it of machines that never reported.
+/// Revokes a token. `machines`: also revoke the enrolments made with it, of machines that never reported.
 pub(super) fn revoke(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,

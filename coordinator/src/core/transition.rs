@@ -1,10 +1,10 @@
-//! Which status may follow which: an agent's ledger has a start before every outcome, and one attempt at a time. An
-//! event that breaks this is the mark of a broken or lying agent, and is not taken.
+//! Allowed order of statuses: an agent's ledger has a start before every outcome, and one attempt at a time. An event
+//! that violates this comes from a broken or lying agent and is rejected.
 
 use muster_proto::model::{Generation, ItemState, ItemStatus};
 
-/// Why `new` cannot follow on what events of the same ledger said of this item before; None if it can. A success under
-/// a list up to `redo_up_to` counts no more.
+/// Why `new` contradicts the item's earlier events in the same ledger; None if it is possible. A success under a list
+/// up to `redo_up_to` is ignored.
 pub(super) fn impossible(known: Option<&ItemStatus>, redo_up_to: Generation, new: &ItemStatus) -> Option<String> {
     let begins = new.state == ItemState::Running;
     let Some(known) = known else {
@@ -70,7 +70,7 @@ mod tests {
                 assert!(as_expected, "{problem:?}, not {expected:?}: {known:?} -> {new:?}");
             };
         check(None, (Running, 1, 1, 1), None);
-        // A status that made room for others is not known any more.
+        // A status that was dropped to make room is unknown.
         check(None, (Running, 1, 3, 4), None);
         for end in [Succeeded, FAILED, Indeterminate] {
             check(None, (end.clone(), 1, 1, 1), Some("never said to have begun"));
@@ -81,7 +81,7 @@ mod tests {
             for before in [Succeeded, FAILED, Indeterminate] {
                 check(Some((before, 1, 1, 1)), (end.clone(), 1, 1, 1), Some("nothing runs"));
             }
-            // Another content, later: A, B, A as well.
+            // Other content, later: also A, B, A.
             check(Some((end.clone(), 1, 1, 3)), (Running, 2, 2, 1), None);
             check(Some((end.clone(), 1, 2, 1)), (Running, 2, 1, 1), Some("before attempt 1 of generation 2"));
         }

@@ -1,4 +1,4 @@
-//! The update's beginning, what operators want of it later, and how its steps are recorded.
+//! Start of an update, later requests of operators about it, and the recording of its steps.
 
 mod around;
 pub(super) mod backups;
@@ -38,7 +38,7 @@ pub(super) use distrust::distrust;
 pub(super) use maintenance::{enter, leave};
 pub(super) use record::record;
 
-/// The facts as they would be right after the start: what `plan` shows, and what the start is checked on.
+/// The facts as they would be right after the start. `plan` shows them, and the start is checked against them.
 ///
 /// # Errors
 /// [`Refusal`]: why it cannot start.
@@ -81,7 +81,7 @@ pub(super) fn start(
     Ok(Reply::Done(vec![line]))
 }
 
-/// Reboots machines, all or these, in the order of an update.
+/// Reboots machines, all or some, in the order of an update.
 pub(super) fn reboot(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -103,8 +103,8 @@ pub(super) fn reboot(
     Ok(Reply::Done(vec![line]))
 }
 
-/// The set of control machines changed: machines that were Ready run what refers to it, as in an update, and stay at
-/// the version they have. It begins by itself.
+/// Starts a rollout because the set of control machines changed. Machines that were Ready run the items that refer to
+/// it, as in an update, and keep their version. It starts automatically.
 pub(super) fn reconfigure(
     draft: &mut Draft<'_>,
     cluster: &ClusterName,
@@ -122,7 +122,7 @@ fn refusal(reason: &'static str, message: String) -> Refusal {
     Refusal::State { reason, message }
 }
 
-/// Does its store decide anything new? What a copy that is being recovered knows may be long over.
+/// May this store make new decisions? During recovery its facts may be outdated.
 fn decides(survey: &Survey<'_>) -> Result<(), Refusal> {
     if let Err(blocked) = safety::store_is_current(survey) {
         let Blocked { message, clears_when, .. } = blocked;
@@ -137,7 +137,7 @@ fn decides(survey: &Survey<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Is the cluster known, does its store decide, and is it at rest?
+/// Is the cluster known and at rest, and may its store decide?
 fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<Survey<'a>, Refusal> {
     let Some(survey) = Survey::of(draft, cluster, limits, now) else {
         return Err(not_found("cluster", cluster.as_str(), draft.clusters.keys().map(ClusterName::as_str)));
@@ -155,7 +155,7 @@ fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, limits: &Limits, now
     Ok(survey)
 }
 
-/// Is the cluster deployed, at rest, and is there something to be done?
+/// Is the cluster deployed and at rest, and is there work?
 fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, limits: &Limits, now: Now) -> Result<(), Refusal> {
     if has_work(&at_rest(draft, cluster, limits, now)?, scope) {
         return Ok(());
@@ -166,8 +166,8 @@ fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, limits: &Li
     Err(refusal("NothingToDo", message))
 }
 
-/// Is there a machine that is not at the newest manifest, or lacks something of its own, or that an update of this
-/// scope is asked to reboot?
+/// Is there a machine behind the newest manifest, or with unfinished items, or with a requested reboot that an update
+/// of this scope performs?
 #[must_use]
 pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
     let stays = |position: &&Position<'_>| !position.row.revoked && position.row.removal.is_none();
@@ -179,7 +179,7 @@ pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
     })
 }
 
-/// A reboot on demand takes a cluster whose machines are all Ready, so that it is only the reboot that can go wrong.
+/// A reboot on demand requires all machines to be Ready, so that only the reboot can fail.
 fn may_reboot(
     draft: &Draft<'_>,
     cluster: &ClusterName,
@@ -214,7 +214,7 @@ fn may_reboot(
     Err(refusal("NotReady", message))
 }
 
-/// Every variable has a value: what an item is is not to be found out in the middle, nor what a hook is at the end.
+/// Has every variable a value? Otherwise an item fails in the middle of the update, or a hook at its end.
 fn resolves(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
     let mut trial = (**draft).clone();
     let mut draft = Draft::new(&mut trial);
@@ -235,7 +235,7 @@ fn resolves(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
     }
 }
 
-/// An update whose items reboot machines must be allowed to.
+/// Does the scope allow reboots, if items of the update reboot machines?
 fn fits_scope(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope) -> Result<(), Refusal> {
     let update = draft.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
     let reboots = update.iter().flat_map(|update| &update.targets).find_map(|(name, target)| {
@@ -253,7 +253,7 @@ fn fits_scope(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope) -> Result<
     }
 }
 
-/// A hook that names a machine needs that one in the update.
+/// Is the machine that a hook names part of the update?
 fn hooks_have_machines(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
     let (Some(spec), Some(rollout)) = (draft.spec(cluster), draft.open_rollout(cluster)) else { return Ok(()) };
     let targets = || rollout.update.iter().flat_map(|update| update.targets.keys());
@@ -278,7 +278,7 @@ fn hooks_have_machines(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), R
     Err(refusal("HookMachine", message))
 }
 
-/// Would a majority of the control plane be left at every moment?
+/// Would a majority of the control plane stay up at every moment?
 fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<(), Refusal> {
     let Some(survey) = Survey::of(draft, cluster, limits, now) else { return Ok(()) };
     let controls = survey.of_type(MachineType::Control);
@@ -293,7 +293,7 @@ fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, limits: &Limits, now: No
 const ABORTED: &str = "aborted: nothing new starts; machines not disturbed yet are given back as they were";
 const MAINTENANCE_ABORTED: &str = "aborted: who is out of service for it comes back";
 
-/// What an operator says of an update under way.
+/// An operator's command for an ongoing update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Say {
     Pause,
@@ -342,7 +342,8 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
     Ok(Reply::Done(wants(draft, actor, rollout, (wish, word, line), now)))
 }
 
-/// Records a wish and what it does at once, with its word for the audit; the lines that say so.
+/// Records the desired state of an update and its immediate effects, with `word` for the audit. Returns the report
+/// lines.
 fn wants(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -356,7 +357,7 @@ fn wants(
     let stay = if wish == Wish::Abort { maintenance::everybody_leaves(draft, rollout) } else { Vec::new() };
     if let Some(update) = draft.update_mut(rollout) {
         update.wish = wish;
-        // Deadlines start anew: the time of a pause is nobody's fault.
+        // Deadlines restart: the time of a pause does not count.
         update.moved_at_ms = now.wall_ms;
         update.resumed_at_ms = now.wall_ms;
     }
@@ -371,7 +372,7 @@ fn wants(
     lines
 }
 
-/// Whatever was late has its time anew. Whoever waits for workloads that do not come back goes on without them.
+/// Restarts the time of all that was late. A machine waiting for the return of its workloads goes on without them.
 fn forgive(draft: &mut Draft<'_>, rollout: &str) {
     let late = draft.machines.values().filter(|row| row.rollout.as_deref() == Some(rollout));
     let has_time = |stuck: &Stuck| !stuck.counts && stuck.stage != Stage::RequestRemoved;
@@ -383,14 +384,14 @@ fn forgive(draft: &mut Draft<'_>, rollout: &str) {
     }
 }
 
-/// Has it leave to start an item, and may it have started it? Then only an operator who knows that it is off may free
-/// its slot.
+/// Has the machine a permit, and may it have started an item? Then its slot is freed only by an operator who knows that
+/// it is off.
 pub(super) fn may_be_at_work(row: &MachineRow) -> bool {
     row.update.as_ref().is_some_and(MachineUpdate::disturbed)
 }
 
-/// How far the list of a machine reaches that is at no phase of an update. Reconfigure items that it has yet to run are
-/// in it, if an update has ended before them.
+/// The end of the list of a machine outside the phases of an update. It includes reconfigure items that are still to
+/// run because an update ended before them.
 fn at_rest_reach(row: &MachineRow) -> Option<Phase> {
     let reconfigured = row.control_sets.contains_key(&Phase::Reconfigure);
     Some(if reconfigured { Phase::Reconfigure } else { Phase::Deploy }).max(row.reach)

@@ -1,4 +1,4 @@
-//! What operators say of single items: `retry`, `skip`, `accept`.
+//! Operators' decisions about single items: `retry`, `skip`, `accept`.
 
 use muster_proto::model::{AssignedItem, ItemName, MachineName, Now, Standing};
 
@@ -12,7 +12,7 @@ use crate::{
     plan::{Limits, safety, survey::Position},
 };
 
-/// What an operator says of an item.
+/// An operator's decision about an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
     Retry,
@@ -29,7 +29,7 @@ impl Wish {
         }
     }
 
-    /// Does the wish fit an item that stands like this? Skipping is for whatever is not done and not running.
+    /// Does the decision fit an item in this state? Skipping fits every item except done and running ones.
     const fn fits(self, standing: Standing, named: bool) -> bool {
         match (self, standing) {
             (Self::Retry | Self::Skip, Standing::Failed | Standing::Held) | (Self::Accept, Standing::Held) => true,
@@ -47,7 +47,7 @@ impl Wish {
     }
 }
 
-/// Records the wish for the item of this name, or for every one that it fits.
+/// Records the decision for the named item, or for every item that it fits.
 pub(super) fn decide(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -100,7 +100,7 @@ pub(super) fn decide(
     audited(draft, actor, wish.word(), AuditObject::Machine(machine), lines, now)
 }
 
-/// The machine has no such item now; it may have had one.
+/// The error for an item that the machine lacks now. It may have had one.
 pub(super) fn unknown(row: &MachineRow, item: &ItemName, items: &[AssignedItem]) -> Refusal {
     let machine = &row.name;
     if !row.statuses.contains_key(item) {
@@ -113,7 +113,7 @@ pub(super) fn unknown(row: &MachineRow, item: &ItemName, items: &[AssignedItem])
     Refusal::State { reason: "NothingToDo", message }
 }
 
-/// An update goes on with its items as they were when it began: said where a manifest was applied since.
+/// The note that an update uses the items as of its start, if a manifest was applied since.
 fn as_it_was(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
     let (machine, cluster) = (&row.name, &row.spec.cluster_name);
     let newest = draft.clusters.get(cluster)?.spec_version;
@@ -129,7 +129,7 @@ fn as_it_was(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
     ))
 }
 
-/// The wish fits no item, or not this one: which there are that wait for a person.
+/// The error if the decision fits no item, or not the named one. It lists the items that wait for an operator.
 fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>), position: &Position<'_>) -> Refusal {
     let items = position.items.unwrap_or_default();
     let named = items.iter().find(|known| Some(&known.name) == item);
@@ -156,7 +156,7 @@ fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>),
     Refusal::State { reason: "NothingToDo", message }
 }
 
-/// How an item stands, in words.
+/// The state of an item as text.
 pub(super) fn stands(position: &Position<'_>, item: &AssignedItem) -> &'static str {
     let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
     match position.standing(item) {

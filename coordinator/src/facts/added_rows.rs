@@ -1,4 +1,4 @@
-//! The rows of what a rollout adds to machines' lists, as they are stored.
+//! Stored rows of what a rollout adds to machines' lists.
 
 use muster_proto::model::{CONSISTENT_COPY_ITEM, ItemName, MKE_BACKUP_ITEM, Phase, SWARM_COPY_ITEM};
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// A reboot that a rollout adds at the end of a machine's list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddedReboot {
-    /// By the rollout's name and its start: no two of these items are the same.
+    /// Made of the rollout's name and start, so that each of these items is unique.
     pub version: String,
     /// The last phase of the machine's list.
     pub phase: Phase,
-    /// Who wants it.
+    /// Origin of the request.
     pub why: RebootWhy,
 }
 
@@ -19,18 +19,18 @@ pub struct AddedReboot {
 pub enum Added {
     /// A hook of the spec, before anything is requested or disturbed.
     HookBefore(ItemName),
-    /// A hook of the spec, when every machine is through.
+    /// A hook of the spec, after every machine is complete.
     HookAfter(ItemName),
     /// A hot copy of this manager's swarm state, before anything is requested or disturbed.
     SwarmCopy,
     /// A backup of MKE, likewise.
     MkeBackup,
-    /// A copy of the swarm state with Docker stopped, first of what disturbs the machine in its own turn.
+    /// A copy of the swarm state with Docker stopped: the first disturbance in the machine's own turn.
     ConsistentCopy,
 }
 
 impl Added {
-    /// Is it done before anything is requested or disturbed?
+    /// Does it run before anything is requested or disturbed?
     #[must_use]
     pub const fn is_before(&self) -> bool {
         matches!(self, Self::HookBefore(_) | Self::SwarmCopy | Self::MkeBackup)
@@ -53,40 +53,40 @@ impl Added {
         matches!(self, Self::SwarmCopy | Self::MkeBackup | Self::ConsistentCopy)
     }
 
-    /// Is it done when every machine is through?
+    /// Does it run after every machine is complete?
     #[must_use]
     pub const fn is_after(&self) -> bool {
         matches!(self, Self::HookAfter(_))
     }
 }
 
-/// Who wants a machine to reboot.
+/// Origin of a reboot request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RebootWhy {
     /// An operator.
     Asked,
-    /// The release it goes to.
+    /// The release of the update.
     Release,
-    /// The host, if it says so when all other items are done.
+    /// The host, if it requires a reboot after all other items.
     Host,
 }
 
-/// An operator's wish that a machine reboots.
+/// An operator's request to reboot a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootAsked {
-    /// Unix milliseconds.
+    /// Time of the request, in Unix milliseconds.
     pub at_ms: u64,
-    /// It has rebooted since, because of it.
+    /// The machine has since rebooted for it.
     pub completed: bool,
 }
 
-/// How something that an update added stood on a machine that left, where it did not simply succeed.
+/// Result of an update's addition on a machine that left the update, other than plain success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum AddedEnd {
-    /// An operator did without it.
+    /// An operator skipped it.
     Skipped,
     /// It failed.
     Failed,
-    /// It had begun, and nobody knows how it ended.
+    /// It began, and its outcome is unknown.
     Unknown,
 }

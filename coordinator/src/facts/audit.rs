@@ -1,7 +1,7 @@
-//! The audit record: who did what. Lines are kept in chains: for each cluster, and for what is of the whole fleet, one
-//! of operators, one of join tokens and one of Muster itself. A flood drops lines of its own chain alone. A line's
-//! hash covers the hash of the line before, the head beside a chain names its oldest and newest line, and the record
-//! lists its chains: a line that is missing or was changed shows, wherever it stood.
+//! The audit record: actors and their actions. Lines are kept in chains. Each cluster, and the fleet as a whole, has
+//! one chain of operators, one of join tokens and one of Muster itself. A flood drops lines only of its own chain. A
+//! line's hash covers the hash of the previous line. The head beside a chain names its oldest and newest line, and the
+//! record lists its chains. So a missing or changed line is detected anywhere.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
@@ -13,35 +13,35 @@ use serde::{Deserialize, Serialize};
 
 use super::{Facts, SecretId};
 
-/// Lines kept of one chain; the oldest are dropped.
+/// Maximum lines of one chain; the oldest are dropped.
 const LINES_PER_CHAIN_MAX: usize = 5_000;
-/// Bytes of text kept of one chain: as many lines as a chain has, of 400 bytes each.
+/// Maximum bytes of text of one chain: its maximum of lines, of 400 bytes each.
 const TEXT_PER_CHAIN_MAX: usize = 2_000_000;
-/// Lines kept of all chains of operators together; the oldest of the longest chain are dropped.
+/// Maximum lines of all operators' chains together; the oldest of the longest chain are dropped.
 const OPERATORS_LINES_MAX: usize = 20_000;
-/// The same of all chains of join tokens, and of Muster's own.
+/// The same for all chains of join tokens, and for Muster's own.
 const OTHERS_LINES_MAX: usize = 10_000;
-/// Longest message of a line that a machine can cause, in bytes; the rest is cut.
+/// Maximum message of a line that a machine can cause, in bytes; the rest is cut.
 const CAUSED_MESSAGE_BYTES_MAX: usize = 4_096;
-/// A line that comes so soon again, in milliseconds, is counted, and makes no line of its own.
+/// A repetition within this time, in milliseconds, only increments the count of its line.
 const REPEATED_WITHIN_MS: u64 = 60_000;
 
-/// Who causes the lines of a chain. Holders of a join token and machines can cause as many lines as they like.
+/// Origin of a chain's lines. Holders of a join token and machines can cause any number of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AuditSource {
     /// People and programs with credentials, and commands on the coordinator's machine.
     Operators,
-    /// Whoever has a join token.
+    /// Holders of a join token.
     Tokens,
-    /// Muster itself, over what it finds at machines.
+    /// Muster itself, about its findings on machines.
     Muster,
 }
 
-/// Actor of what Muster does by itself.
+/// Actor of Muster's own actions.
 pub const MUSTER: &str = "muster";
-/// Who enrols is known by its join token: `token/` and the token's id.
+/// Prefix of an enrolling machine's actor, `token/`; the token's id follows.
 const TOKEN: &str = "token/";
-/// Name of the chains that are of no single cluster. No cluster's name has a `+`.
+/// Name of the chains outside any single cluster. Names of clusters never contain `+`.
 const FLEET: &str = "+fleet";
 
 impl AuditSource {
@@ -53,7 +53,7 @@ impl AuditSource {
         }
     }
 
-    /// What stands behind the cluster in a chain's name.
+    /// Suffix after the cluster in a chain's name.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Operators => "",
@@ -62,7 +62,7 @@ impl AuditSource {
         }
     }
 
-    /// Lines kept of all its chains together.
+    /// Maximum lines of all its chains together.
     const fn lines_max(self) -> usize {
         match self {
             Self::Operators => OPERATORS_LINES_MAX,
@@ -71,17 +71,17 @@ impl AuditSource {
     }
 }
 
-/// A chain of audit lines.
+/// The key of a chain of audit lines.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct AuditScope {
-    /// None: of no single cluster.
+    /// The cluster. None: outside any single cluster.
     pub cluster: Option<ClusterName>,
-    /// Who causes its lines.
+    /// Origin of its lines.
     pub source: AuditSource,
 }
 
-/// `edge-7`, `edge-7+tokens`, `edge-7+muster`; of no single cluster `+fleet`, `+fleet+tokens`, `+fleet+muster`.
+/// `edge-7`, `edge-7+tokens`, `edge-7+muster`; outside any single cluster `+fleet`, `+fleet+tokens`, `+fleet+muster`.
 impl fmt::Display for AuditScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = self.cluster.as_ref().map_or(FLEET, ClusterName::as_str);
@@ -89,7 +89,7 @@ impl fmt::Display for AuditScope {
     }
 }
 
-/// Not the name of a chain.
+/// Error: invalid name of a chain.
 #[derive(Debug, thiserror::Error)]
 #[error("a chain is named CLUSTER or {FLEET}, and then +tokens, +muster or nothing")]
 pub struct InvalidAuditScope;
@@ -136,7 +136,7 @@ impl AuditScope {
         format!("{self}/{number:020}")
     }
 
-    /// The scope and the number of a line that a key names; without a number it is the chain's head.
+    /// The scope and line number of a key; without a number it is the chain's head.
     pub(super) fn of_key(key: &str) -> Option<(Self, Option<u64>)> {
         let (scope, number) = key.split_once('/')?;
         let number = (!number.is_empty()).then(|| number.parse()).transpose().ok()?;
@@ -144,20 +144,20 @@ impl AuditScope {
     }
 }
 
-/// One line of who did what.
+/// One line of the audit record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRow {
     /// Its chain.
     pub scope: AuditScope,
     /// Its number in its chain, from 1.
     pub number: u64,
-    /// Its number in the whole record, from 1. A line that is counted up gets the next one.
+    /// Its number in the whole record, from 1. Each repetition gets the next one.
     pub seq: u64,
-    /// When it was done, of several times first, Unix milliseconds.
+    /// Time of the first occurrence, in Unix milliseconds.
     pub at_ms: u64,
-    /// When it was done last, Unix milliseconds.
+    /// Time of the last occurrence, in Unix milliseconds.
     pub last_ms: u64,
-    /// How often.
+    /// Number of occurrences.
     pub times: u32,
     /// `operator/anna`.
     pub actor: String,
@@ -167,13 +167,13 @@ pub struct AuditRow {
     pub object: String,
     /// The rest, in one line.
     pub message: String,
-    /// The hash of the line before in its chain; of the first, zeros.
+    /// The hash of the previous line in its chain; zeros for the first.
     pub previous: ItemHash,
-    /// Over all of this.
+    /// Hash over all fields above.
     pub hash: ItemHash,
 }
 
-/// What something was done to.
+/// Object of an action.
 #[derive(Clone, Copy, Debug)]
 pub enum AuditObject<'a> {
     /// A machine.
@@ -196,7 +196,7 @@ pub enum AuditObject<'a> {
     Store,
 }
 
-/// As the record has it: `machine/worker-3`.
+/// As in the record: `machine/worker-3`.
 impl fmt::Display for AuditObject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -214,7 +214,7 @@ impl fmt::Display for AuditObject<'_> {
 }
 
 impl AuditObject<'_> {
-    /// The cluster that it is of; None: of no single one.
+    /// Its cluster; None: outside any single one.
     fn cluster(&self, facts: &Facts) -> Option<ClusterName> {
         match self {
             Self::Machine(name) => facts.machines.get(*name).map(|row| row.spec.cluster_name.clone()),
@@ -227,7 +227,7 @@ impl AuditObject<'_> {
     }
 }
 
-/// What is to be recorded.
+/// An action to record.
 #[derive(Clone, Debug)]
 pub(super) struct Deed<'a> {
     pub(super) scope: AuditScope,
@@ -237,7 +237,7 @@ pub(super) struct Deed<'a> {
     message: &'a str,
 }
 
-/// The beginning of a text, of at most so many bytes.
+/// The beginning of a text, of at most `bytes_max` bytes.
 fn beginning(text: &str, bytes_max: usize) -> &str {
     let at = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text.get(..at.unwrap_or_default()).unwrap_or_default()
@@ -251,7 +251,7 @@ impl<'a> Deed<'a> {
         message: &'a str,
     ) -> Self {
         let scope = AuditScope { cluster: object.cluster(facts), source: AuditSource::of(actor) };
-        // What operators do is bounded by what they may send; all of it has to stay.
+        // Operators' messages are bounded by their requests, and must be kept in full.
         let message = match scope.source {
             AuditSource::Operators => message,
             AuditSource::Tokens | AuditSource::Muster => beginning(message, CAUSED_MESSAGE_BYTES_MAX),
@@ -261,13 +261,13 @@ impl<'a> Deed<'a> {
 }
 
 impl AuditRow {
-    /// The actor of what is done with this join token.
+    /// The actor of actions with this join token.
     #[must_use]
     pub fn token(id: &str) -> String {
         format!("{TOKEN}{id}")
     }
 
-    /// The hash that it should have.
+    /// The expected hash.
     #[must_use]
     pub fn computed_hash(&self) -> ItemHash {
         let chain = self.scope.to_string();
@@ -299,10 +299,10 @@ impl AuditRow {
     }
 }
 
-/// The ends of a chain, recorded beside the lines: a line that is missing there shows too.
+/// The ends of a chain, recorded beside the lines, so that lines missing at an end are detected too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditHead {
-    /// Number of the oldest line that is kept.
+    /// Number of the oldest kept line.
     pub oldest: u64,
     /// Number of the newest line.
     pub number: u64,
@@ -310,16 +310,16 @@ pub struct AuditHead {
     pub hash: ItemHash,
 }
 
-/// The lines of one scope, as far as they are kept.
+/// The kept lines of one scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditChain {
-    /// By number.
+    /// Lines by number.
     lines: BTreeMap<u64, Arc<AuditRow>>,
     head: AuditHead,
     text_bytes: usize,
 }
 
-/// What is wrong with a chain.
+/// A defect of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuditGap {
     /// Lines are missing.
@@ -327,10 +327,10 @@ pub enum AuditGap {
     Missing {
         /// The chain.
         chain: String,
-        /// The number of the first of them.
+        /// Number of the first missing line.
         missing: u64,
     },
-    /// A line is not the one that was written.
+    /// A line differs from the written one.
     #[error("line {number} of {chain} is not as it was written")]
     Changed {
         /// The chain.
@@ -350,12 +350,12 @@ pub enum AuditGap {
         /// The chain.
         chain: String,
     },
-    /// The newest line of all is missing.
+    /// The newest line of the whole record is missing.
     #[error("the newest line of all is number {newest} of the record, and should be {expected}")]
     NotNewest {
         /// Its number in the whole record.
         newest: u64,
-        /// The number that was recorded.
+        /// The recorded number.
         expected: u64,
     },
 }
@@ -372,13 +372,13 @@ impl AuditChain {
         self.head
     }
 
-    /// Lines kept.
+    /// Number of kept lines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Has it no line?
+    /// Is it empty?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
@@ -388,7 +388,7 @@ impl AuditChain {
         self.lines.get(&number)
     }
 
-    /// A line as it is stored, under this number.
+    /// Loads a stored line under this number.
     pub(super) fn load(&mut self, number: u64, row: AuditRow) {
         self.text_bytes += row.text_bytes();
         self.lines.insert(number, Arc::new(row));
@@ -398,7 +398,7 @@ impl AuditChain {
         self.head = head;
     }
 
-    /// Writes a line, or counts its newest one once more. `next_seq`: its number in the whole record.
+    /// Writes a line, or increments the count of its newest one. `next_seq`: its number in the whole record.
     pub(super) fn write(&mut self, deed: &Deed<'_>, at_ms: u64, next_seq: u64) -> Arc<AuditRow> {
         let newest = self.lines.get(&self.head.number).filter(|newest| newest.is_repeated_by(deed, at_ms));
         let mut row = match newest {
@@ -431,12 +431,12 @@ impl AuditChain {
         row
     }
 
-    /// More than one chain may have?
+    /// Does it exceed the quota of a chain?
     pub(super) fn is_too_long(&self) -> bool {
         self.lines.len() > LINES_PER_CHAIN_MAX || (self.text_bytes > TEXT_PER_CHAIN_MAX && self.lines.len() > 1)
     }
 
-    /// Drops the oldest line: its number.
+    /// Drops the oldest line and returns its number.
     pub(super) fn drop_oldest(&mut self) -> Option<u64> {
         let (number, row) = self.lines.pop_first()?;
         self.text_bytes = self.text_bytes.saturating_sub(row.text_bytes());
@@ -444,14 +444,14 @@ impl AuditChain {
         Some(number)
     }
 
-    /// Is every line from the oldest one to the newest there, as it was written?
+    /// Are all lines from the oldest to the newest present and unchanged?
     ///
     /// # Errors
-    /// [`AuditGap`], the first.
+    /// The first [`AuditGap`].
     pub fn verify(&self, scope: &AuditScope) -> Result<(), AuditGap> {
         let missing = |missing| AuditGap::Missing { chain: scope.to_string(), missing };
         let mut expected = self.head.oldest.max(1);
-        // Of the line before the first one nothing is kept but its hash, in the first one.
+        // Of the line before the first one, only its hash in the first one is kept.
         let mut before = self.lines.values().next().filter(|_| expected > 1).map(|first| first.previous);
         for (number, row) in &self.lines {
             if *number > expected {
@@ -477,7 +477,7 @@ impl AuditChain {
     }
 }
 
-/// The chain of which the oldest line goes, if all chains of this source together have too many. Its newest stays.
+/// The chain that loses its oldest line, if all chains of this source together have too many. Its newest line stays.
 pub(super) fn longest(chains: &BTreeMap<AuditScope, Arc<AuditChain>>, source: AuditSource) -> Option<&AuditScope> {
     let of_source = || chains.iter().filter(|(scope, _)| scope.source == source);
     let lines: usize = of_source().map(|(_, chain)| chain.len()).sum();

@@ -1,25 +1,25 @@
-//! What an update has backed up, as it is stored.
+//! Stored rows of an update's backups.
 
 use muster_proto::model::MachineName;
 use serde::{Deserialize, Serialize};
 
 use super::Added;
 
-/// A backup as its item left it.
+/// A backup as its item reported it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupRow {
-    /// The machine it lies on.
+    /// The machine that stores it.
     pub machine: MachineName,
-    /// Of what.
+    /// The kind of backup.
     pub of: Added,
-    /// Its file there; empty: the item did not say.
+    /// Its file there; empty: unreported.
     pub path: String,
-    /// How long it is.
+    /// Size in bytes.
     pub bytes: u64,
     /// Its digest, in hex.
     pub sha256: String,
-    /// What the item said of it, in one line: a copy may be hot though a consistent one was wanted.
+    /// The item's message about it, in one line: a copy may be hot although a consistent one was wanted.
     pub message: String,
-    /// Unix milliseconds, the machine's clock.
+    /// Time of the backup, in Unix milliseconds of the machine's clock.
     pub taken_at_ms: u64,
 }

@@ -10,39 +10,39 @@ use serde::{Deserialize, Serialize};
 
 use super::ClusterRow;
 
-/// A control machine of a set: one that takes the place of another has its name.
+/// A control machine of a set. A replacement has the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The very machine.
+    /// Identity of the machine.
     pub id: MachineId,
-    /// Its InternalIP then.
+    /// Its InternalIP at that time.
     pub address: String,
 }
 
 /// The control machines as some items see them: `${cluster.controlPlaneNodes}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlSet {
-    /// Who they are, in the order of upgrades.
+    /// Their names, in the order of upgrades.
     pub names: Vec<MachineName>,
     /// Their InternalIPs in that order, separated by commas: the variable's value.
     pub addresses: String,
-    /// The very machines. One that is missing here was not recorded.
+    /// The machines' identities. A missing one is unknown.
     #[serde(default)]
     pub members: BTreeMap<MachineName, Member>,
-    /// [`ClusterRow::control_version`] of then.
+    /// [`ClusterRow::control_version`] at that time.
     #[serde(default)]
     pub version: u64,
 }
 
 impl ClusterRow {
-    /// Records that these are the control machines now.
+    /// Records these as the current control machines.
     pub(crate) fn has_controls(&mut self, names: Vec<MachineName>, members: BTreeMap<MachineName, Member>) {
         self.control_version += 1;
         self.control_set = names;
         self.control_members = members;
     }
 
-    /// Are these the control machines that are recorded, whatever their order and addresses?
+    /// Are these the recorded control machines, regardless of order and addresses?
     #[must_use]
     pub fn are_controls(&self, names: &[MachineName], members: &BTreeMap<MachineName, Member>) -> bool {
         let ids =
@@ -50,14 +50,14 @@ impl ClusterRow {
         self.has_names(names) && ids(members) == ids(&self.control_members)
     }
 
-    /// Is this set other than the recorded one, for whoever saw it and has to reach its machines? By other names, or
-    /// because one took the place of another since then and is reached elsewhere. That one and the same machine has
-    /// another address says nothing: it may be gone again in a minute, and nobody is disturbed for that.
+    /// Does the recorded set differ from `seen`, for a machine that must reach its members? Yes if the names differ, or
+    /// if a replacement has another address. A new address of the same machine is ignored: it may be gone again in a
+    /// minute, so it must not disturb machines.
     #[must_use]
     pub fn is_other_than(&self, seen: &ControlSet) -> bool {
-        // Of two sets without the version nobody could tell which is the newer.
+        // Without the version, the newer of two sets is unknown.
         let older = seen.version < self.control_version && !planted("forget-replaced-control");
-        // One that had no successor yet was nowhere.
+        // A member without a successor had no address yet.
         let unseen = !seen.members.is_empty();
         let is_elsewhere = |(name, now): (&MachineName, &Member)| {
             seen.members.get(name).map_or(unseen, |then| then.id != now.id && then.address != now.address)

@@ -1,4 +1,4 @@
-//! A change of the facts under way: remembers which rows it touched, and turns them into a batch for the store.
+//! A transaction on the facts: tracks the touched rows and turns them into a batch for the store.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,10 +20,10 @@ use super::{
 };
 use crate::store::{Change, Table};
 
-/// Operators, clusters and machines whose requests are counted before those are forgotten that have made none of late.
+/// Maximum counted operators, clusters and machines. Beyond it, those without recent requests are dropped.
 const ACTORS_COUNTED_MAX: usize = 1_000;
 
-/// Reads like [`Facts`]; writes only through the methods here.
+/// Reads like [`Facts`]; writes only through its methods.
 pub struct Draft<'a> {
     facts: &'a mut Facts,
     dirty: BTreeSet<(Table, String)>,
@@ -37,7 +37,7 @@ impl Deref for Draft<'_> {
     }
 }
 
-/// The row under `key`, made unshared.
+/// The row under `key`, unshared.
 fn unshared<'a, K: Ord + ?Sized, Q: Ord + std::borrow::Borrow<K>, T: Clone>(
     rows: &'a mut BTreeMap<Q, Arc<T>>,
     key: &K,
@@ -46,7 +46,7 @@ fn unshared<'a, K: Ord + ?Sized, Q: Ord + std::borrow::Borrow<K>, T: Clone>(
 }
 
 impl<'a> Draft<'a> {
-    /// Begins a change.
+    /// Begins a transaction.
     pub const fn new(facts: &'a mut Facts) -> Self {
         Self { facts, dirty: BTreeSet::new(), audited: Vec::new() }
     }
@@ -55,13 +55,13 @@ impl<'a> Draft<'a> {
         self.dirty.insert((table, key.into()));
     }
 
-    /// What concerns the whole coordinator, to be changed.
+    /// Facts about the whole coordinator, for modification.
     pub fn meta_mut(&mut self) -> &mut Meta {
         self.touch(Table::Meta, META_KEY);
         &mut self.facts.meta
     }
 
-    /// A cluster, to be changed.
+    /// A cluster, for modification.
     pub fn cluster_mut(&mut self, name: &ClusterName) -> Option<&mut ClusterRow> {
         self.touch(Table::Clusters, name.as_str());
         unshared(&mut self.facts.clusters, name)
@@ -73,7 +73,7 @@ impl<'a> Draft<'a> {
         self.facts.clusters.insert(row.name.clone(), Arc::new(row));
     }
 
-    /// Forgets a cluster and all that is its own but its machines: how many join tokens and secrets that were.
+    /// Deletes a cluster and all that it owns except its machines. Returns the number of its join tokens and secrets.
     pub fn drop_cluster(&mut self, name: &ClusterName) -> (usize, usize) {
         let specs: Vec<u64> = self.specs.keys().filter(|(of, _)| of == name).map(|(_, version)| *version).collect();
         for version in specs {
@@ -91,7 +91,7 @@ impl<'a> Draft<'a> {
         let secrets: Vec<SecretId> =
             self.secrets.keys().filter(|id| id.cluster.as_ref() == Some(name)).cloned().collect();
         secrets.iter().for_each(|id| self.drop_secret(id));
-        // A cluster that is made under this name later is another.
+        // A later cluster of this name is another one.
         let shared: Vec<_> = self.secrets.values().filter(|row| row.clusters.contains(name)).cloned().collect();
         for row in shared {
             let mut row = (*row).clone();
@@ -103,13 +103,13 @@ impl<'a> Draft<'a> {
         (tokens.len(), secrets.len())
     }
 
-    /// Records a version of a spec, and forgets those that nobody follows any more.
+    /// Records a version of a spec.
     pub fn put_spec(&mut self, cluster: &ClusterName, version: u64, spec: Arc<ClusterSpec>) {
         self.touch(Table::Specs, spec_key(cluster, version));
         self.facts.specs.insert((cluster.clone(), version), spec);
     }
 
-    /// Forgets specs of a cluster that nobody follows any more.
+    /// Drops unused specs of a cluster.
     pub fn drop_unused_specs(&mut self, cluster: &ClusterName) {
         let newest = self.clusters.get(cluster).map(|row| row.spec_version);
         let mut used: BTreeSet<u64> =
@@ -126,7 +126,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A machine, to be changed. Not its identity: that is [`Self::identify`].
+    /// A machine, for modification. For its identity use [`Self::identify`].
     pub fn machine_mut(&mut self, name: &MachineName) -> Option<&mut MachineRow> {
         self.touch(Table::Machines, name.as_str());
         unshared(&mut self.facts.machines, name)
@@ -139,7 +139,7 @@ impl<'a> Draft<'a> {
         self.facts.machines.insert(row.name.clone(), Arc::new(row));
     }
 
-    /// Forgets a machine, and all that is known of it.
+    /// Deletes a machine and all facts about it.
     pub fn drop_machine(&mut self, name: &MachineName) {
         self.drop_statuses(name);
         self.identify(name, None);
@@ -148,7 +148,7 @@ impl<'a> Draft<'a> {
         self.facts.live.awaited.remove(name);
     }
 
-    /// Gives a machine another identity, or none.
+    /// Sets or removes a machine's identity.
     pub fn identify(&mut self, name: &MachineName, id: Option<MachineId>) {
         let Some(row) = self.machine_mut(name) else { return };
         let old = std::mem::replace(&mut row.id, id);
@@ -166,7 +166,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Forgets one status of a machine.
+    /// Deletes one status of a machine.
     pub fn drop_status(&mut self, machine: &MachineName, item: &ItemName) {
         self.touch(Table::Statuses, status_key(machine, item));
         if let Some(row) = unshared(&mut self.facts.machines, machine) {
@@ -174,7 +174,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Forgets every status of a machine.
+    /// Deletes all statuses of a machine.
     pub fn drop_statuses(&mut self, machine: &MachineName) {
         let Some(row) = unshared(&mut self.facts.machines, machine) else { return };
         for item in std::mem::take(&mut row.statuses).into_keys() {
@@ -188,19 +188,19 @@ impl<'a> Draft<'a> {
         self.facts.rollouts.insert(row.name.clone(), Arc::new(row));
     }
 
-    /// Forgets a rollout.
+    /// Deletes a rollout.
     pub fn drop_rollout(&mut self, name: &str) {
         self.touch(Table::Rollouts, name);
         self.facts.rollouts.remove(name);
     }
 
-    /// An update, to be changed.
+    /// An update, for modification.
     pub fn update_mut(&mut self, rollout: &str) -> Option<&mut UpdateRow> {
         self.touch(Table::Rollouts, rollout);
         unshared(&mut self.facts.rollouts, rollout)?.update.as_mut()
     }
 
-    /// The next number of the order in which locks change and requests are made.
+    /// The next number in the common order of lock changes and requests.
     pub fn next_revision(&mut self) -> u64 {
         let meta = self.meta_mut();
         meta.revision += 1;
@@ -213,13 +213,13 @@ impl<'a> Draft<'a> {
         self.facts.locks.insert(row.key.clone(), Arc::new(row));
     }
 
-    /// Forgets a lock.
+    /// Deletes a lock.
     pub fn drop_lock(&mut self, key: &LockKey) {
         self.touch(Table::Locks, key.text());
         self.facts.locks.remove(key);
     }
 
-    /// A token, to be changed.
+    /// A token, for modification.
     pub fn token_mut(&mut self, id: &str) -> Option<&mut TokenRow> {
         self.touch(Table::Tokens, id);
         unshared(&mut self.facts.tokens, id)
@@ -231,19 +231,19 @@ impl<'a> Draft<'a> {
         self.facts.tokens.insert(row.id.clone(), Arc::new(row));
     }
 
-    /// Forgets a token.
+    /// Deletes a token.
     pub fn drop_token(&mut self, id: &str) {
         self.touch(Table::Tokens, id);
         self.facts.tokens.remove(id);
     }
 
-    /// Records a secret, in the place of an older version of it.
+    /// Records a secret, replacing its older version.
     pub fn put_secret(&mut self, row: SecretRow) {
         self.touch(Table::Secrets, row.id.to_string());
         self.facts.secrets.insert(row.id.clone(), Arc::new(row));
     }
 
-    /// Forgets a secret.
+    /// Deletes a secret.
     pub fn drop_secret(&mut self, id: &SecretId) {
         self.touch(Table::Secrets, id.to_string());
         self.facts.secrets.remove(id);
@@ -261,12 +261,12 @@ impl<'a> Draft<'a> {
         if let Some(row) = self.machine_mut(machine) {
             row.former_node = row.node_left_behind();
         }
-        // It may be refused already, and its successor be about to take its name.
+        // It may already be refused, and its successor about to take its name.
         let in_drain_of = in_drain_of.or_else(|| self.facts.denied.get(&id)?.in_drain_of.clone());
         let generation = known.map(|row| row.assigned.generation).unwrap_or_default();
         let row = DeniedRow { id, machine: machine.clone(), at_ms: now.wall_ms, generation, in_drain_of };
         self.facts.denied.insert(id, Arc::new(row));
-        // Its word is worth nothing any more.
+        // Discard its evidence.
         self.facts.live.newer.remove(&id);
     }
 
@@ -276,20 +276,20 @@ impl<'a> Draft<'a> {
         self.facts.credentials.insert(row.subject.clone(), Arc::new(row));
     }
 
-    /// Forgets credentials.
+    /// Deletes credentials.
     pub fn drop_credentials(&mut self, subject: &str) {
         self.touch(Table::Credentials, subject);
         self.facts.credentials.remove(subject);
     }
 
-    /// Writes an audit line. The same thing, done again soon by the same one, counts its newest line up.
+    /// Writes an audit line. A quick repetition by the same actor increments the count of its newest line.
     pub fn audit(&mut self, actor: &str, action: &str, object: AuditObject<'_>, message: &str, at_ms: u64) {
         let deed = Deed::new(self.facts, (actor, action), object, message);
         let scope = deed.scope.clone();
         let is_first = self.audited.is_empty();
         let meta = self.meta_mut();
         if is_first {
-            // Every batch before is in the journal, or this one would not be made.
+            // All earlier batches are in the journal, otherwise this one would not exist.
             meta.audit_told = meta.audit_seq;
         }
         meta.audit_seq += 1;
@@ -319,21 +319,21 @@ impl<'a> Draft<'a> {
         self.touch(Table::Audit, scope.head_key());
     }
 
-    /// The audit lines that this change has written, in order: of a line that was counted up every count.
+    /// The audit lines written by this transaction, in order. A repeated line appears once for each count.
     #[must_use]
     pub fn take_audited(&mut self) -> Vec<Arc<AuditRow>> {
         std::mem::take(&mut self.audited)
     }
 
-    /// What is known of a machine while the process lives: not stored, so nothing is to be remembered.
+    /// Live facts about a machine. They live in memory only, so tracking is unnecessary.
     pub fn live_mut(&mut self, name: &MachineName) -> &mut MachineLive {
         self.facts.live.machines.entry(name.clone()).or_default()
     }
 
-    /// Counts a request of an operator, an enrolment into a cluster, or a repeat of a machine's. Not stored.
+    /// Counts a request of an operator, an enrolment into a cluster, or a machine's repeated request. Not stored.
     ///
     /// # Errors
-    /// More than `rate`: milliseconds until one more fits.
+    /// Above `rate`: milliseconds until one more fits.
     pub fn count(&mut self, actor: &str, rate: Rate, now: Now) -> Result<(), u64> {
         let requests = &mut self.facts.live.requests;
         if requests.len() >= ACTORS_COUNTED_MAX {
@@ -348,13 +348,13 @@ impl<'a> Draft<'a> {
         self.facts.live.swarm_questions
     }
 
-    /// A controller has a stream of a cluster's requests from now on. Not stored: it opens another after a restart.
+    /// Registers a controller's stream of a cluster's requests. Not stored: it opens another after a restart.
     pub fn begin_watch(&mut self, cluster: ClusterName, controller: String, stream: u64, now: Now) {
         let live = &mut self.facts.live;
         live.watching.entry((cluster, controller)).or_default().insert(stream, now.mono_ms);
     }
 
-    /// That stream has ended.
+    /// Removes a stream that has ended.
     pub fn end_watch(&mut self, cluster: ClusterName, controller: String, stream: u64, now: Now) {
         let live = &mut self.facts.live;
         let whose = (cluster, controller);
@@ -362,24 +362,24 @@ impl<'a> Draft<'a> {
         let began_ms = streams.remove(&stream);
         if streams.is_empty() {
             live.watching.remove(&whose);
-            // One that never stays for long enough to answer gets no more time for that.
+            // A controller that never stays long enough to answer gets no more time for that.
             if began_ms.is_some_and(|began_ms| now.mono_ms.saturating_sub(began_ms) >= SETTLE_MS) {
                 live.controllers_left_ms.insert(whose.0, now.wall_ms);
             }
         }
     }
 
-    /// A machine that was enrolled before the start has said Hello, or will not be waited for.
+    /// Stops waiting for a machine that was enrolled before the start: it sent Hello, or its identity is refused.
     pub fn stop_awaiting(&mut self, name: &MachineName) {
         self.facts.live.awaited.remove(name);
     }
 
-    /// Records evidence that this store is older than the fleet. Not stored: it shows again after a restart.
+    /// Records evidence that this store is older than the fleet. Not stored: it appears again after a restart.
     pub fn older_than_fleet(&mut self, id: MachineId, evidence: String) {
         self.facts.live.newer.entry(id).or_insert(evidence);
     }
 
-    /// The batch that makes this change durable.
+    /// The batch that makes this transaction durable.
     #[must_use]
     pub fn into_changes(self) -> Vec<Change> {
         let facts = &*self.facts;
@@ -397,7 +397,7 @@ fn spec_key(cluster: &ClusterName, version: u64) -> String {
     format!("{cluster}/{version}")
 }
 
-/// The stored form of a row. None: there is no such row any more.
+/// The stored form of a row. None: the row was deleted.
 fn value_of(facts: &Facts, table: Table, key: &str) -> Option<Vec<u8>> {
     match table {
         Table::Pki => None,

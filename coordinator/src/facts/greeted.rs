@@ -1,4 +1,4 @@
-//! What a machine says of its InternalIP and its hostname, as it can be recorded.
+//! A machine's reported InternalIP and hostname, in the form that is recorded.
 
 use core::net::IpAddr;
 
@@ -7,10 +7,10 @@ use muster_proto::model::{HostFacts, MachineSpec, Network, own_label};
 use super::MachineRow;
 
 impl MachineRow {
-    /// The facts of a greeting, as they can be recorded. An agent that has just started does not know yet by which
-    /// interface and network its InternalIP is chosen: it greets with the address that reaches the coordinator, and
-    /// corrects itself once it was welcomed. Until then the machine has the address it had; items that name another
-    /// are not to run meanwhile.
+    /// The facts of a Hello, in the form that is recorded. An agent that has just started has yet to learn by which
+    /// interface and network its InternalIP is chosen. It first reports the address that reaches the coordinator, and
+    /// corrects it after the welcome. Until then the machine keeps its former address, which keeps items with another
+    /// one from running meanwhile.
     #[must_use]
     pub fn as_greeted(&self, facts: &HostFacts) -> HostFacts {
         let internal_ip = match &facts.internal_ip {
@@ -20,8 +20,8 @@ impl MachineRow {
         self.with_own_hostname(HostFacts { internal_ip, ..facts.clone() })
     }
 
-    /// The facts with a hostname of this machine's own. A machine is called `localhost` for some seconds when a lease
-    /// or a name server is lost: it keeps the name it had, or every item that uses the name would run again.
+    /// The facts with the machine's own hostname. A machine is called `localhost` for some seconds when a lease or a
+    /// name server is lost. It then keeps its former name, or every item that uses the name would run again.
     #[must_use]
     pub fn with_own_hostname(&self, facts: HostFacts) -> HostFacts {
         if own_label(&facts.hostname).is_some() {
@@ -32,8 +32,8 @@ impl MachineRow {
     }
 }
 
-/// Can this be the address that the document asks for? Of an interface that is not reported, as the loopback is not,
-/// nothing is known.
+/// Can this be the address that the document asks for? Facts about an unreported interface, such as the loopback, are
+/// unknown.
 fn is_chosen(spec: &MachineSpec, facts: &HostFacts, told: &str) -> bool {
     if spec.interface.is_none() && spec.cidr.is_none() {
         return true;

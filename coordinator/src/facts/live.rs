@@ -1,4 +1,4 @@
-//! What is known only while the process lives: who is connected, who was heard when. A restart forgets it on purpose.
+//! Live facts: connections and times of messages. A restart deliberately forgets them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,36 +16,36 @@ use muster_proto::{
 
 use super::{Added, AddedReboot, ControlSet, MachineRow, Overwrites, SwarmLook, Used};
 
-/// Streams of one machine that took the place of open ones so soon after each other are of two agents. An agent that is
-/// turned away comes back within 25 s (its `RECONNECT_MAX`, spread).
+/// Maximum time between two takeovers of one machine's stream that count together. A rejected agent comes back within
+/// 25 s (its `RECONNECT_MAX`, spread), so quick takeovers mean two agents.
 const TAKEN_OVER_WITHIN_MS: u64 = 60_000;
-/// So many of them are no accident of the network.
+/// Number of takeovers that rules out a network problem.
 const TAKEN_OVER_MIN: u32 = 3;
 
-/// The part of the facts that is not stored.
+/// The part of the facts that stays in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Live {
-    /// By machine.
+    /// Live facts by machine.
     pub machines: BTreeMap<MachineName, MachineLive>,
-    /// Monotonic milliseconds of this coordinator's start.
+    /// Start of this coordinator, in monotonic milliseconds.
     pub started_mono_ms: u64,
-    /// Unix milliseconds of this coordinator's start.
+    /// Start of this coordinator, in Unix milliseconds.
     pub started_wall_ms: u64,
-    /// Machines that were enrolled when this coordinator started and have not said Hello since.
+    /// Machines that were enrolled at the start of this coordinator and have yet to send Hello.
     pub awaited: BTreeSet<MachineName>,
-    /// What agents were told and this store does not have, in one sentence each: it is older than the fleet.
+    /// Evidence that this store is older than the fleet: what agents were told and it lacks, in one sentence each.
     pub newer: BTreeMap<MachineId, String>,
-    /// Questions about swarms asked so far.
+    /// Number of questions about swarms so far.
     pub swarm_questions: u64,
-    /// Application controllers that watch the requests of a cluster, by cluster and name: when each of their streams
-    /// began, by its number. Monotonic milliseconds.
+    /// Application controllers that watch a cluster's requests, by cluster and name. Values are the start of each of
+    /// their streams in monotonic milliseconds, by stream number.
     pub watching: BTreeMap<(ClusterName, String), BTreeMap<u64, u64>>,
-    /// When a machine was last shut out in the middle of its Swarm drain, by cluster, in monotonic milliseconds: what
-    /// that takes from services is nobody's any more, and a manager may not count it as missing yet.
+    /// Time of the last revocation of a machine during its Swarm drain, by cluster, in monotonic milliseconds. Its
+    /// drain still takes tasks from services, and a manager may not count them as missing yet.
     pub drains_let_go_mono_ms: BTreeMap<ClusterName, u64>,
-    /// Requests of late by operator, enrolments by cluster, and repeated ones by machine.
+    /// Recent requests by operator, enrolments by cluster, and repeated ones by machine.
     pub requests: BTreeMap<String, Used>,
-    /// When a controller that could have answered last stopped to watch a cluster, Unix milliseconds.
+    /// Time when a controller that could have answered last stopped watching a cluster, in Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }
 
@@ -57,14 +57,14 @@ impl Live {
     }
 }
 
-/// How far what runs on a machine has come.
+/// Progress of the running item of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemProgress {
     /// The item.
     pub item: ItemName,
     /// Bytes of a download so far.
     pub done: u64,
-    /// Bytes in all; 0 = unknown.
+    /// Total bytes; 0 = unknown.
     pub total: u64,
     /// Bytes per second.
     pub per_second: u64,
@@ -72,12 +72,12 @@ pub struct ItemProgress {
     pub task: Option<String>,
 }
 
-/// What a machine claims beyond the record, in one sentence, and why that says nothing of the record.
+/// A machine's unproven claim beyond the record, in one sentence, and why it is unproven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnprovenClaim {
-    /// It shows no code of a coordinator of this fleet.
+    /// It comes without a code of a coordinator of this fleet.
     NoCode(String),
-    /// It shows one, for a ledger that another of this machine has followed since.
+    /// It has a code, but for a ledger that another ledger of this machine replaced.
     FormerLedger(String),
 }
 
@@ -90,49 +90,49 @@ impl fmt::Display for UnprovenClaim {
     }
 }
 
-/// What is known of one machine while the process lives.
+/// Live facts about one machine.
 #[derive(Clone, Debug, Default)]
 pub struct MachineLive {
-    /// Has it a stream now, and which?
+    /// Its current stream.
     pub session: Option<u64>,
-    /// The newest list that was sent on this stream; zero = none.
+    /// The newest list sent on this stream; zero = none.
     pub told: Generation,
-    /// Streams that took the place of one that was open, soon after each other, and when the last one did: monotonic
-    /// milliseconds.
+    /// Number of quick takeovers of an open stream, and the time of the last one in monotonic milliseconds.
     taken_over: (u32, u64),
-    /// Monotonic milliseconds of the last sign of life.
+    /// Time of the last sign of life, in monotonic milliseconds.
     pub heard_mono_ms: Option<u64>,
-    /// Unix milliseconds of the last sign of life.
+    /// Time of the last sign of life, in Unix milliseconds.
     pub heard_wall_ms: Option<u64>,
-    /// How far what runs there has come.
+    /// Progress of its running item.
     pub progress: Option<ItemProgress>,
-    /// Why the agent itself starts nothing: reason, message.
+    /// Why the agent itself is blocked: reason, message.
     pub agent_blocked: Option<(Reason, String)>,
-    /// Since when it waits for the inputs of one item, Unix milliseconds: through every permit that runs out meanwhile.
+    /// Start of its wait for the inputs of one item, in Unix milliseconds. The wait continues across expired permits.
     pub inputs_wanted_ms: Option<u64>,
-    /// Its agent asks for leave to start what it is to start next: what is recorded as running there never began.
+    /// Its agent requests a permit for its next start: an item recorded as running there never began.
     pub wants_permit: bool,
-    /// Monotonic milliseconds of its agent's last word of what it does: an event, or a greeting while something is due.
+    /// Time of its agent's last message about work, in monotonic milliseconds: an event, or a Hello while something is
+    /// due.
     pub busy_mono_ms: Option<u64>,
-    /// Somebody with a certificate of ours called itself by its name, whom the record does not know: the machine was
-    /// enrolled anew since the copy was made that this coordinator was recovered from.
+    /// An unknown machine with a valid certificate used its name. The machine enrolled again after the copy was made
+    /// from which this coordinator was recovered.
     pub stranger: bool,
-    /// The event of its agent that cannot be, and why: none is taken before it comes right.
+    /// The impossible event of its agent, and why. All events are rejected until this is resolved.
     pub event_refused: Option<String>,
-    /// What it claims beyond this store without proof. It gets nothing before it greets without.
+    /// Its unproven claim beyond this store. It gets nothing until it sends a Hello without one.
     pub unproven: Option<UnprovenClaim>,
-    /// Its stream is of a ledger that this store did not take over: its events are neither taken nor acknowledged.
+    /// Its stream belongs to a ledger that this store rejected: its events stay unrecorded and unacknowledged.
     pub ledger_left_out: bool,
-    /// What the swarm was asked of its node.
+    /// Answers of the swarm about its node.
     pub swarm: SwarmLook,
-    /// Its items, resolved; derived.
+    /// Its resolved items; derived.
     pub items: Option<Arc<Items>>,
-    /// What these were last found to follow from. While both are the very same and so is its spec, they are the same.
+    /// Inputs of the resolved items. They stay valid while both inputs and the spec are identical.
     pub items_follow: Option<(Arc<MachineRow>, Arc<ItemInputs>)>,
 }
 
 impl MachineLive {
-    /// Its agent has greeted on a new stream: what was said of it before is no news any more.
+    /// Its agent sent Hello on a new stream: reset the facts of the former one.
     pub fn has_stream(&mut self, session: u64, now: Now) {
         if self.session.replace(session).is_some() {
             let so_far = if self.is_just_taken_over(now) { self.taken_over.0 } else { 0 };
@@ -146,14 +146,14 @@ impl MachineLive {
         self.stranger = false;
     }
 
-    /// Its identity is refused from now on: it has no stream, and who took it from whom is over.
+    /// Its identity is refused from now on: reset its stream and takeovers.
     pub fn is_shut_out(&mut self) {
         self.session = None;
         self.unproven = None;
         self.taken_over = (0, 0);
     }
 
-    /// Do two agents have its identity? They take the stream from each other, again and again.
+    /// Do two agents share its identity? They take the stream from each other repeatedly.
     #[must_use]
     pub fn has_two_agents(&self, now: Now) -> bool {
         self.taken_over.0 >= TAKEN_OVER_MIN && self.is_just_taken_over(now)
@@ -163,7 +163,7 @@ impl MachineLive {
         now.mono_ms.saturating_sub(self.taken_over.1) < TAKEN_OVER_WITHIN_MS
     }
 
-    /// Does its agent wait for what an item of the list it has starts with?
+    /// Does its agent wait for inputs of an item in its list?
     #[must_use]
     pub fn waits_for_inputs(&self) -> bool {
         let reason = self.agent_blocked.as_ref().map(|(reason, _)| *reason);
@@ -171,7 +171,7 @@ impl MachineLive {
     }
 }
 
-/// What the items of all machines of a cluster are resolved with.
+/// Inputs for resolving the items of all machines of a cluster.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ItemInputs {
     /// The control machines as a phase granted now would see them.
@@ -180,12 +180,12 @@ pub struct ItemInputs {
     pub secrets: BTreeMap<SecretName, u64>,
 }
 
-/// The resolved items of a machine, and what they were resolved from.
+/// The resolved items of a machine, and their inputs.
 #[derive(Debug)]
 pub struct Items {
     /// The spec.
     pub spec: Arc<ClusterSpec>,
-    /// What the machine is.
+    /// The machine's type.
     pub machine_type: MachineType,
     /// Its own params.
     pub overwrites: Overwrites,
@@ -193,26 +193,26 @@ pub struct Items {
     pub hostname: String,
     /// The control machines as each phase sees them.
     pub control_sets: BTreeMap<Phase, ControlSet>,
-    /// Versions of the secrets it can refer to.
+    /// Versions of the secrets that it can refer to.
     pub secrets: BTreeMap<SecretName, u64>,
     /// The reboot at the end of the list.
     pub reboot: Option<AddedReboot>,
-    /// What else an update has added, and in which version.
+    /// Other additions of an update, and their version.
     pub added: Option<(String, Vec<Added>)>,
-    /// In the order they run.
+    /// The resolved items, in the order they run.
     pub resolved: Result<Vec<AssignedItem>, Unresolved>,
-    /// Of each of these, of everything in it.
+    /// Digest of each resolved item's whole content.
     pub digests: Vec<ItemHash>,
 }
 
-/// A variable that has no value yet, and where it stands.
+/// A variable without a value, and its place.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("item {item}, param {param}: {fault}")]
 pub struct Unresolved {
     /// The item.
     pub item: ItemName,
-    /// Its param.
+    /// The param of the item.
     pub param: String,
-    /// What is wrong with the variable.
+    /// The error of the variable.
     pub fault: VariableError,
 }

@@ -1,20 +1,20 @@
-//! The rows of workload locks, as they are stored.
+//! Stored rows of workload locks.
 
 use muster_proto::model::{ClusterName, LockState, MachineName};
 use serde::{Deserialize, Serialize};
 
-/// So long after a controller could see a request "there is no lock" is no answer: it may make its lock only when it
-/// sees the request (domain: 0.1 to 2 s later), in milliseconds.
+/// Time from when a controller could see a request until a missing lock counts as an answer, in milliseconds. It may
+/// create its lock only when it sees the request (domain: 0.1 to 2 s later).
 pub const SETTLE_MS: u64 = 10_000;
 
-/// Names a lock: whose, of which cluster, and of which machine; without one it is the cluster's own.
+/// Key of a lock: cluster, controller and machine; without a machine it is the cluster's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LockKey {
     /// The cluster.
     pub cluster: ClusterName,
     /// The application controller, as in its certificate.
     pub controller: String,
-    /// None: a ClusterWorkloadLock.
+    /// The machine. None: a ClusterWorkloadLock.
     pub node: Option<MachineName>,
 }
 
@@ -27,25 +27,25 @@ impl LockKey {
     }
 }
 
-/// A workload lock: an application controller's word about a machine or the cluster.
+/// A workload lock: an application controller's statement about a machine or the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRow {
-    /// Which.
+    /// Its key.
     pub key: LockKey,
-    /// What it says.
+    /// Its state.
     pub state: LockState,
-    /// Unix milliseconds of the state.
+    /// Time of the state, in Unix milliseconds.
     pub since_ms: u64,
-    /// What keeps the controller, in one line; empty: nothing.
+    /// What the controller waits for, in one line; empty: nothing.
     pub message: String,
-    /// How far the workloads are out of the way, in percent.
+    /// How far the workloads are moved away, in percent.
     pub percentage: u32,
-    /// What it is doing, in one line; empty: nothing.
+    /// Its current activity, in one line; empty: none.
     pub description: String,
-    /// The release it last worked for, as it says; empty: it says none.
+    /// The last release it reported to have worked for; empty: unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
-    /// Unix milliseconds of the newest progress: another state, or a higher percentage. Words are none.
+    /// Time of the newest progress, in Unix milliseconds: another state, or a higher percentage. Messages are ignored.
     pub updated_ms: u64,
     /// Rises with every change of a lock and every request.
     pub revision: u64,

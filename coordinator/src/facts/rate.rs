@@ -1,22 +1,22 @@
 //! Rate limits, counted while the process lives. PURE: time is an argument.
 
-/// A rate limit: so many at once, then so many a second.
+/// A rate limit: a burst, then a number per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// At once, after a pause.
+    /// Number allowed at once, after a pause.
     pub burst: u64,
-    /// From then on, each second.
+    /// Number allowed each second afterwards.
     pub per_second: u64,
 }
 
-/// What one caller has used of a [`Rate`]: a bucket that leaks.
+/// One caller's use of a [`Rate`]: a leaky bucket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
-    /// In thousandths of one use.
+    /// Level in thousandths of one use.
     thousandths: u64,
-    /// When it was counted last, monotonic milliseconds.
+    /// Time of the last use, in monotonic milliseconds.
     at_mono_ms: u64,
-    /// Of its rate: so much leaks.
+    /// Leak rate of the bucket, per second.
     per_second: u64,
 }
 
@@ -26,8 +26,7 @@ const ONE: u64 = 1_000;
 impl Used {
     /// Counts one use.
     ///
-    /// # Errors
-    /// The limit is reached: milliseconds until one more fits. Nothing is counted then.
+    /// # Errors The limit is reached: milliseconds until one more fits. This use stays uncounted.
     pub fn take(&mut self, rate: Rate, now_mono_ms: u64) -> Result<(), u64> {
         self.thousandths = self.thousandths.saturating_sub(self.leaked(now_mono_ms));
         self.at_mono_ms = now_mono_ms;
@@ -40,7 +39,7 @@ impl Used {
         Ok(())
     }
 
-    /// Has everything leaked out by now? Then nothing is worth remembering.
+    /// Has everything leaked out by now? Then it can be forgotten.
     #[must_use]
     pub const fn is_over(&self, now_mono_ms: u64) -> bool {
         self.thousandths <= self.leaked(now_mono_ms)

@@ -1,66 +1,66 @@
-//! The removal of a machine, as it is stored in its row.
+//! The stored removal of a machine, in its row.
 
 use muster_proto::model::{RemovalPolicy, SwarmId};
 use serde::{Deserialize, Serialize};
 
 use super::MachineRow;
 
-/// An operator wants a machine to be removed.
+/// An operator's request to remove a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovalRow {
-    /// Unix milliseconds.
+    /// Start in Unix milliseconds.
     pub since_ms: u64,
-    /// Its place in the order in which requests are made and locks change.
+    /// Its place in the common order of requests and lock changes.
     #[serde(default = "later_than_any")]
     pub revision: u64,
-    /// What it waits for.
+    /// The policy.
     pub policy: RemovalPolicy,
     /// It goes out of service first, by the rules of updates.
     pub by_turn: bool,
-    /// The control plane may be down for it.
+    /// Skip the majority check: the control plane may be down for it.
     #[serde(default)]
     pub accept_control_plane_downtime: bool,
-    /// It was out of service when its removal began: there an abort leaves it.
+    /// It was out of service when its removal began: an abort leaves it there.
     pub from_maintenance: bool,
-    /// An operator wants it back: what it holds is given back.
+    /// An operator wants it back: give back what it holds.
     pub aborting: bool,
-    /// How it is taken out of the swarm. From its beginning there is no way back.
+    /// Its departure from the swarm. Once begun, this is irreversible.
     pub departure: Option<Departure>,
 }
 
-/// Of one that was stored without: its controllers have to hear of it.
+/// Default for rows without a revision: their controllers must still see the request.
 const fn later_than_any() -> u64 {
     u64::MAX
 }
 
-/// A machine that is being taken out of the swarm.
+/// A machine's departure from the swarm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departure {
-    /// Unix milliseconds.
+    /// Start in Unix milliseconds.
     pub since_ms: u64,
-    /// What leaves.
+    /// The departing node.
     pub node: DepartingNode,
 }
 
-/// What a machine that is removed is in the swarm. Recorded before anything of it is changed.
+/// A removed machine's node in the swarm. Recorded before anything of it is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DepartingNode {
-    /// Its engine has not been asked yet.
+    /// Its engine is still to be asked.
     Unknown,
-    /// It is in no swarm, as far as anybody knows.
+    /// It is in no known swarm.
     Absent,
     /// This node.
     Node(SwarmId),
 }
 
 impl MachineRow {
-    /// Is it being removed for good, and nobody wants it back?
+    /// Is it being removed permanently, and the removal still wanted?
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.removal.as_ref().is_some_and(|removal| !removal.aborting)
     }
 
-    /// Has it begun to leave the swarm, for good?
+    /// Has its permanent departure from the swarm begun?
     #[must_use]
     pub fn departs(&self) -> bool {
         self.removal.as_ref().is_some_and(|removal| removal.departure.is_some())

@@ -1,4 +1,4 @@
-//! The rows of the record, as they are stored.
+//! Stored rows of the record.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,36 +21,36 @@ use super::{
     RemovalRow, UpdateRow,
 };
 
-/// What concerns the whole coordinator.
+/// Facts about the whole coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Format of the record: [`FORMAT`].
     pub format: u64,
-    /// Version of the coordinator that made the record.
+    /// Version of the coordinator that created the record.
     pub written_by: String,
-    /// Of the coordinator that runs, or ran last: each start takes the next.
+    /// Epoch of the running or last coordinator: each start takes the next.
     pub epoch: Epoch,
-    /// The highest epoch any agent has shown. Above ours: this store is older than the fleet.
+    /// The highest epoch shown by any agent. If it is above ours, this store is older than the fleet.
     pub fleet_epoch: Epoch,
-    /// `muster-coordinator recover` was run: the agents' ledgers fill in what this store lacks.
+    /// `muster-coordinator recover` was run: the agents' ledgers supply what this store lacks.
     pub recovering: bool,
-    /// Epoch of the first coordinator after the newest `recover`; 0: there was none. What was told before it proves
-    /// nothing more, nor does an identity that this store does not know.
+    /// Epoch of the first coordinator after the newest `recover`; 0: none. Claims from earlier epochs, and identities
+    /// unknown to this store, prove nothing any more.
     #[serde(default)]
     pub recovered_epoch: Epoch,
-    /// `HOST:PORT` that new credentials name.
+    /// `HOST:PORT` for new credentials.
     #[serde(default)]
     pub address: String,
-    /// Where agents are told that the coordinator is reached. None: they are told nothing.
+    /// The coordinator's addresses for agents. None: agents get none.
     #[serde(default)]
     pub advertised: Option<Addresses>,
     /// Number of the newest audit line.
     pub audit_seq: u64,
-    /// Number of the newest audit line that was in the journal before the newest batch with audit lines was made.
+    /// Number of the newest audit line that was in the journal before the newest batch with audit lines.
     pub audit_told: u64,
-    /// Every chain of audit lines that was ever begun.
+    /// All chains of audit lines ever begun.
     pub audit_chains: BTreeSet<AuditScope>,
-    /// Of the newest change of a lock, or the newest request.
+    /// Number of the newest lock change or request.
     #[serde(default)]
     pub revision: u64,
     /// Version of the newest secret.
@@ -58,7 +58,7 @@ pub struct Meta {
     pub secret_seq: u64,
 }
 
-/// Of a new record.
+/// The row of a new record.
 impl Default for Meta {
     fn default() -> Self {
         Self {
@@ -84,81 +84,81 @@ impl Default for Meta {
 pub struct ClusterRow {
     /// Its name.
     pub name: ClusterName,
-    /// Unix milliseconds.
+    /// Creation in Unix milliseconds.
     pub created_at_ms: u64,
     /// Operators' notes.
     pub annotations: BTreeMap<String, String>,
-    /// Version of the newest spec; machines that are not yet Ready follow it.
+    /// Version of the newest spec; machines follow it until they are Ready.
     pub spec_version: u64,
-    /// An operator said `deploy`: start with the machines that are there.
+    /// An operator ran `deploy`: start with the machines that have reported.
     pub deploy_requested: bool,
     /// Number of the newest rollout.
     pub rollout_seq: u64,
     /// The control machines, once the last expected one is Ready.
     pub control_set: Vec<MachineName>,
-    /// Those very machines, and where they were reached when the set became complete.
+    /// Identities of those machines, and their addresses when the set became complete.
     #[serde(default)]
     pub control_members: BTreeMap<MachineName, Member>,
-    /// How often the set has changed.
+    /// Number of changes of the set.
     #[serde(default)]
     pub control_version: u64,
-    /// The machine that was told to make the cluster's swarm. It may have done so, whatever is known of it since.
+    /// The machine that was told to create the cluster's swarm. It may have done so, whatever the later facts.
     #[serde(default)]
     pub swarm_init: Option<MachineId>,
-    /// Why nothing new starts, and since when.
+    /// Why new starts are blocked, and since when.
     pub blocked_since: Option<(Reason, u64)>,
 }
 
-/// One version of a cluster's spec. Kept while a machine is pinned to it.
+/// One version of a cluster's spec. Kept while a machine follows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecRow {
-    /// Whose.
+    /// The cluster.
     pub cluster: ClusterName,
-    /// From 1.
+    /// Its number, from 1.
     pub version: u64,
     /// The spec.
     pub spec: Arc<ClusterSpec>,
 }
 
-/// What a machine's place in its rollout is.
+/// A machine's slot in its rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// For which phase: `deploy` or `reconfigure`.
+    /// Its phase: `deploy` or `reconfigure`.
     pub phase: Phase,
-    /// Unix milliseconds.
+    /// Time of the grant, in Unix milliseconds.
     pub granted_at_ms: u64,
 }
 
-/// What an operator, or a ledger's loss, has decided of an item: counts for this hash only.
+/// The decision of an operator, or of a ledger's loss, about an item. It applies to this hash only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Of the item it was said of.
+    /// Hash of the item.
     pub hash: ItemHash,
-    /// Attempts up to this one count no more.
+    /// Attempts up to this one are ignored.
     pub cleared_attempts: u32,
-    /// Leave it out of the assignment: it counts as done.
+    /// Leave the item out of the assignment: it counts as done.
     pub left_out: Option<LeftOut>,
 }
 
-/// Why an item counts as done though no success of it is recorded in the agent's ledger.
+/// Why an item counts as done although the agent's ledger lacks a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LeftOut {
-    /// An operator does without it.
+    /// An operator skipped it.
     Skipped,
-    /// An operator looked, and says that it is done.
+    /// An operator reviewed it and declares it done.
     Accepted,
-    /// It succeeded under a ledger that the machine has lost since.
+    /// It succeeded under a ledger that the machine has since lost.
     DoneBefore,
 }
 
-/// What the coordinator last told a machine to have.
+/// The last assignment of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assigned {
-    /// Of the newest assignment. 0 = none yet.
+    /// Generation of the newest assignment. 0 = none yet.
     pub generation: Generation,
-    /// Digest of its content: another content gets another generation.
+    /// Digest of its content: other content gets another generation.
     pub digest: Option<ItemHash>,
-    /// The newest generation the agent has accepted.
+    /// The newest generation that the agent accepted.
     pub accepted: Generation,
     /// Why the agent refused it.
     pub refused: Option<String>,
@@ -167,15 +167,15 @@ pub struct Assigned {
 /// A step of a rollout on a machine (domain.md §3). `Success` is never overwritten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageRow {
-    /// Unix milliseconds.
+    /// Start in Unix milliseconds.
     pub started_at_ms: u64,
-    /// Unix milliseconds, once it has ended.
+    /// End in Unix milliseconds, once it has ended.
     pub finished_at_ms: Option<u64>,
-    /// How it ended.
+    /// Did it succeed?
     pub succeeded: bool,
 }
 
-/// The stages of a machine's rollout, in order, under the names operators know.
+/// The stages of a machine's rollout, in order, under their operator-visible names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Stage {
     /// `Prepare phase done`.
@@ -203,7 +203,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them, in order.
+    /// All stages, in order.
     pub const ALL: &'static [Self] = &[
         Self::PrepareDone,
         Self::PreviousDeployed,
@@ -218,7 +218,7 @@ impl Stage {
         Self::RequestRemoved,
     ];
 
-    /// The name operators know.
+    /// The operator-visible name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -242,102 +242,102 @@ impl Stage {
 pub struct MachineRow {
     /// Its name.
     pub name: MachineName,
-    /// Unix milliseconds.
+    /// Creation in Unix milliseconds.
     pub created_at_ms: u64,
     /// Operators' notes.
     pub annotations: BTreeMap<String, String>,
-    /// What is wanted of it.
+    /// Its desired state.
     pub spec: MachineSpec,
     /// Has it a Machine document?
     pub declared: bool,
     /// Identity in its certificate. None: not enrolled.
     pub id: Option<MachineId>,
-    /// With what it enrolled. Who asks with the same again before it has reported has lost the answer.
+    /// Its enrolment data. A repeated request with the same data before its first report means that the answer was
+    /// lost.
     #[serde(default)]
     pub enrolled_with: Option<EnrolledWith>,
     /// An operator revoked it.
     pub revoked: bool,
     /// An operator lets a new machine take this name.
     pub replaceable: bool,
-    /// Of its ledger, and the newest event of it that is recorded here.
+    /// Its ledger, and the newest recorded event of it.
     pub ledger: Option<(LedgerId, Seq)>,
-    /// Which of the ledgers of its identity that is.
+    /// Ordinal of that ledger among those of its identity.
     #[serde(default)]
     pub ledger_ordinal: LedgerOrdinal,
-    /// Items whose status comes from another ledger than this, or from a greeting after `recover`: what its events say
-    /// of them first need not follow on that.
+    /// Items with a status from another ledger, or from a Hello after `recover`. Their next events may contradict it.
     #[serde(default)]
     pub carried: BTreeSet<ItemName>,
-    /// Of its agent.
+    /// Version of its agent.
     pub agent_version: String,
-    /// What it says of itself. None: it has never reported.
+    /// Its reported host facts. None: it has never reported.
     pub host: Option<HostFacts>,
-    /// What it was last told to have.
+    /// Its last assignment.
     pub assigned: Assigned,
-    /// The items of all lists that this identity was given: nothing else can come of it. None: it may have had others,
-    /// from a coordinator that did not note them, or that this store is older than.
+    /// Items of all lists given to this identity; its results concern only these. None: unknown, because another
+    /// coordinator left them unrecorded, or this store is older.
     #[serde(default)]
     pub given: Option<BTreeSet<ItemName>>,
-    /// How far its list reaches. None: nothing assigned yet.
+    /// Last phase of its list. None: nothing assigned yet.
     pub reach: Option<Phase>,
     /// Its slot, from the grant until an outcome is recorded or an operator frees it.
     pub slot: Option<Slot>,
     /// Decisions about single items.
     pub verdicts: BTreeMap<ItemName, Verdict>,
-    /// Items to be done again though they succeeded: successes under lists up to this one count no more.
+    /// Items to run again despite success: successes under lists up to this one are ignored.
     #[serde(default)]
     pub redo: BTreeMap<ItemName, Generation>,
     /// Control machines as the items of each phase see them, frozen when the phase is granted.
     pub control_sets: BTreeMap<Phase, ControlSet>,
-    /// The release it was last Ready at, and the version of the spec. None: never Ready.
+    /// The release at which it was last Ready, and the version of the spec. None: never Ready.
     pub ready_at: Option<(String, u64)>,
     /// Its own params when it was last Ready: it keeps them until an update.
     #[serde(default)]
     pub ready_overwrites: Option<Overwrites>,
-    /// An operator's newest wish that it reboots.
+    /// An operator's newest request for a reboot.
     #[serde(default)]
     pub reboot: Option<RebootAsked>,
-    /// Its part in an update that it is in.
+    /// Its part in its current update.
     #[serde(default)]
     pub update: Option<MachineUpdate>,
-    /// An operator wants it to be removed.
+    /// An operator's request for its removal.
     #[serde(default)]
     pub removal: Option<RemovalRow>,
-    /// After `recover`: it may be in the middle of an update, and an operator has to look.
+    /// After `recover`: it needs review, because it may be in the middle of an update.
     #[serde(default)]
     pub in_doubt: bool,
-    /// Number of the newest permit it was ever given.
+    /// Number of its newest permit.
     #[serde(default)]
     pub permit_seq: u64,
     /// Its place in the swarm, once a swarm-join of it has succeeded.
     #[serde(default)]
     pub swarm: Option<SwarmMember>,
-    /// The node that its former identity was, and what its own gets back of it. None: nothing.
+    /// The node of its former identity, and the state that its own node gets back. None: nothing.
     #[serde(default)]
     pub former_node: Option<FormerNode>,
-    /// Versions of secrets its items had when it was last Ready: a new version alone does not undo that.
+    /// Versions of its items' secrets when it was last Ready: a new version alone does not undo that.
     #[serde(default)]
     pub ready_secrets: BTreeMap<SecretName, u64>,
-    /// The rollout its stages belong to.
+    /// The rollout of its stages.
     pub rollout: Option<String>,
     /// Steps of that rollout.
     pub stages: BTreeMap<Stage, StageRow>,
-    /// Why it does not move, and since when.
+    /// Why it is blocked, and since when.
     pub blocked_since: Option<(Reason, u64)>,
-    /// Newest attempt at each item; rows of their own in the store.
+    /// Newest attempt at each item; separate rows in the store.
     #[serde(skip)]
     pub statuses: BTreeMap<ItemName, Arc<ItemStatus>>,
 }
 
 impl MachineRow {
-    /// May its agent be at work? One that never enrolled has none; a revoked one may go on with what it was told as
-    /// long as it has its slot.
+    /// May its agent be at work? Before its enrolment it has none. A revoked one may continue as long as it has its
+    /// slot.
     #[must_use]
     pub const fn may_live(&self) -> bool {
         self.id.is_some() && (!self.revoked || self.slot.is_some())
     }
 
-    /// A machine that has not enrolled yet.
+    /// A machine before its enrolment.
     #[must_use]
     pub fn new(name: MachineName, spec: MachineSpec, declared: bool, created_at_ms: u64) -> Self {
         Self {
@@ -379,7 +379,7 @@ impl MachineRow {
         }
     }
 
-    /// Its events come from this ledger from now on, and those up to `seq` are recorded or nobody's any more.
+    /// Switches to this ledger. Its events up to `seq` are recorded or obsolete.
     pub fn take_ledger(&mut self, ledger: LedgerId, seq: Seq) {
         if self.ledger.is_none_or(|(known, _)| known != ledger) {
             self.ledger_ordinal = self.ledger_ordinal.next();
@@ -387,36 +387,36 @@ impl MachineRow {
         self.ledger = Some((ledger, seq));
     }
 
-    /// The version of the spec it follows. None: the newest.
+    /// The version of the spec that it follows. None: the newest.
     #[must_use]
     pub fn follows(&self) -> Option<u64> {
         let ready = self.ready_at.as_ref().map(|(_, version)| *version);
         self.update.as_ref().map(|update| update.version).or(ready)
     }
 
-    /// Its own params of single items: as frozen by its update, as it became Ready with, else as its document has them.
+    /// Its own params of single items: as frozen by its update, else as it became Ready with, else from its document.
     #[must_use]
     pub fn overwrites(&self) -> &Overwrites {
         let frozen = self.update.as_ref().map(|update| &update.overwrites).or(self.ready_overwrites.as_ref());
         frozen.unwrap_or(&self.spec.state_items_overwrites)
     }
 
-    /// Successes of this item under lists up to this one count no more.
+    /// Successes of this item under lists up to this one are ignored.
     #[must_use]
     pub fn redo_up_to(&self, item: &ItemName) -> Generation {
         self.redo.get(item).copied().unwrap_or_default()
     }
 
-    /// Did this attempt bring about what its item still stands for?
+    /// Does this success still count for its item?
     #[must_use]
     pub fn counts(&self, status: &ItemStatus) -> bool {
         status.state == ItemState::Succeeded && status.generation > self.redo_up_to(&status.name)
     }
 
-    /// Its items are these, and no others: what another brought about may be gone before it comes again, so that it is
-    /// due then. An operator's word of another is over too, but for `skip`: that holds until the item is another.
+    /// Drops the results of all other items: their effects may be gone before they return, so they are due then.
+    /// Operators' decisions about them end too, except `skip`, which lasts until the item changes.
     pub fn drop_others(&mut self, is_mine: impl Fn(&ItemName) -> bool) {
-        // Planted: what was done once is taken for done for ever.
+        // Seeded bug: treat an item as done forever.
         if planted("keep-dropped-done") {
             return;
         }
@@ -427,7 +427,7 @@ impl MachineRow {
             .map(|status| status.name.clone())
             .collect();
         let newest = self.assigned.generation;
-        // Of what it was given once it may yet report a success that was not heard when the item was dropped.
+        // An item it was once given may yet report a success that was unknown when the item was dropped.
         let may_come = |item: &ItemName| self.given.as_ref().is_none_or(|given| given.contains(item));
         self.redo.retain(|item, _| self.statuses.contains_key(item) || may_come(item));
         for item in dropped {
@@ -438,13 +438,13 @@ impl MachineRow {
         self.verdicts.retain(|item, verdict| is_mine(item) || !is_word(verdict));
     }
 
-    /// The address the cluster uses.
+    /// The address that the cluster uses.
     #[must_use]
     pub fn internal_ip(&self) -> Option<&str> {
         self.host.as_ref().and_then(|host| host.internal_ip.as_deref())
     }
 
-    /// Is it enrolled, known by an address, and of a type that has work?
+    /// Is it enrolled, with a known address, and of a type that has work?
     #[must_use]
     pub fn reported(&self) -> bool {
         self.id.is_some()
@@ -454,23 +454,23 @@ impl MachineRow {
     }
 }
 
-/// One run over a cluster.
+/// One rollout over a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutRow {
     /// `edge-7-deploy-1`.
     pub name: String,
-    /// Of which cluster.
+    /// The cluster.
     pub cluster: ClusterName,
     /// An operator, or `muster`.
     pub started_by: String,
-    /// Unix milliseconds.
+    /// Start in Unix milliseconds.
     pub started_at_ms: u64,
-    /// Unix milliseconds, once every machine of it is Ready.
+    /// End in Unix milliseconds, once every machine of it is Ready.
     pub finished_at_ms: Option<u64>,
-    /// None: a deployment.
+    /// The update. None: a deployment.
     #[serde(default)]
     pub update: Option<UpdateRow>,
-    /// Machines in it, and those that were through, when it ended: later rollouts take the machines over.
+    /// Number of its machines, and of the completed ones, when it ended: later rollouts take the machines over.
     #[serde(default)]
     pub ended: Option<(u32, u32)>,
 }

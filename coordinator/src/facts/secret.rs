@@ -1,16 +1,16 @@
-//! Secrets as they are recorded: the value is sealed, and no key is here.
+//! Stored secrets: the value is sealed; keys stay outside.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use muster_proto::model::{ClusterName, InvalidName, SecretName};
 use serde::{Deserialize, Serialize};
 
-/// Names a secret: one that clusters share, or a cluster's own.
+/// Id of a secret: one that clusters share, or a cluster's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SecretId {
-    /// Whose own it is. None: shared by those that its row names.
+    /// The owning cluster. None: shared by the clusters in its row.
     pub cluster: Option<ClusterName>,
-    /// As params refer to it.
+    /// Its name in params.
     pub name: SecretName,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for SecretId {
 }
 
 impl SecretId {
-    /// The words that make it anew, after `musterctl`.
+    /// The command that creates it again, after `musterctl`.
     #[must_use]
     pub fn create_command(&self) -> String {
         match &self.cluster {
@@ -74,19 +74,19 @@ impl TryFrom<String> for Sealed {
     }
 }
 
-/// The newest version of a secret. Older ones are gone.
+/// The newest version of a secret. Older ones are dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretRow {
-    /// Its name.
+    /// Its id.
     pub id: SecretId,
-    /// Rises with every creation of any secret, so that no version ever comes twice.
+    /// Rises with every creation of any secret, so that every version is unique.
     pub version: u64,
-    /// Unix milliseconds.
+    /// Creation in Unix milliseconds.
     pub created_at_ms: u64,
-    /// Its value.
+    /// Its sealed value.
     pub sealed: Sealed,
-    /// The clusters whose items may refer to it, if it is shared. No cluster but those: whoever may apply a manifest of
-    /// another would have the value.
+    /// Clusters with items that may refer to it, if it is shared. Any other cluster is excluded, because applying a
+    /// manifest there would reveal the value.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterName>,
 }

@@ -1,92 +1,91 @@
-//! What the swarm was asked about a machine's node, and what it said. Known only while the process lives: whoever needs
-//! it after a restart asks again.
+//! Questions to the swarm about a machine's node, and the answers. Known only while the process lives, and asked again
+//! after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{MachineId, SwarmAvailability, SwarmId, SwarmInfo, SwarmNode, SwarmOp, SwarmService};
 
-/// A question, and when it was asked.
+/// A question, and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Names the answer.
+    /// Number of the question and its answer.
     pub number: u64,
-    /// Whose agent.
+    /// The agent.
     pub agent: MachineId,
-    /// What.
+    /// The question.
     pub op: SwarmOp,
-    /// Monotonic milliseconds.
+    /// Time in monotonic milliseconds.
     pub at_mono_ms: u64,
 }
 
-/// What was answered, as of the moment of the question in monotonic milliseconds: it may have changed since.
+/// An answer as of the time of its question: it may have changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen<T> {
     /// The answer.
     pub what: T,
-    /// Monotonic milliseconds.
+    /// Time of the question, in monotonic milliseconds.
     pub at_mono_ms: u64,
 }
 
-/// The managers of a swarm but for one node.
+/// The managers of a swarm except one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peers {
-    /// How many they are.
+    /// Their number.
     pub managers: usize,
-    /// Those that the others do not reach.
+    /// Those unreachable to the others.
     pub away: Vec<SwarmId>,
 }
 
 impl Peers {
-    /// How many of them the others reach.
+    /// Number of those that the others reach.
     #[must_use]
     pub const fn reachable(&self) -> usize {
         self.managers.saturating_sub(self.away.len())
     }
 }
 
-/// What is known of one machine's node.
+/// Facts about one machine's node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwarmLook {
-    /// The question under way; one at a time.
+    /// The open question; one at a time.
     pub asked: Option<Asked>,
-    /// What its own engine says.
+    /// The answer of its own engine.
     pub info: Option<Seen<SwarmInfo>>,
-    /// Who said the following: what one manager says is not mixed with another's words.
+    /// The manager that gave the following answers: answers of different managers are kept apart.
     pub manager: Option<MachineId>,
     /// The other managers, as that manager counted them.
     pub peers: Option<Seen<Peers>>,
-    /// The node; None in it: that manager's swarm has none of this id.
+    /// The node; None in it: that manager's swarm lacks a node of this id.
     pub node: Option<Seen<Option<SwarmNode>>>,
     /// Tasks on the node by service.
     pub tasks: Option<Seen<BTreeMap<String, u32>>>,
-    /// The replicated services with tasks on the node, by their names: as its managers last said before its drain.
+    /// The replicated services with tasks on the node, by name, from the managers' last answer before its drain.
     pub services: Option<Seen<BTreeMap<String, SwarmService>>>,
-    /// When its drain was last ordered, or was seen to take something away, in monotonic milliseconds: what was said of
-    /// services that have tasks there until then may not count those as missing.
+    /// Time when its drain was last ordered, or seen to remove a task, in monotonic milliseconds. Earlier answers about
+    /// services with tasks there may not count those as missing.
     pub moved_mono_ms: Option<u64>,
-    /// Was its drain ordered since it began? What is left on the node is known from `tasks`, which are forgotten with
-    /// the order.
+    /// Was its drain ordered since it began? `tasks` shows what is left on the node, and is forgotten with the order.
     pub ordered: bool,
-    /// Services of which tasks were seen on the node since its drain was ordered.
+    /// Services with tasks seen on the node since its drain was ordered.
     pub losing: BTreeSet<String>,
-    /// Agents that could not answer: what they said.
+    /// Errors of agents that failed to answer.
     pub failures: BTreeMap<MachineId, Seen<String>>,
-    /// Changes of the node that were asked for and not confirmed, by the question's number: what it was to become, and
-    /// when that was asked. Each may yet be carried out.
+    /// Requested and unconfirmed changes of the node, by the question's number: the wanted availability and the time of
+    /// the request. Each may yet be carried out.
     pub unsettled: BTreeMap<u64, Seen<SwarmAvailability>>,
-    /// Did this process begin the drain? Whoever was coordinator before it may have asked for changes.
+    /// Did this process begin the drain? An earlier coordinator may have requested changes.
     pub begun_here: bool,
-    /// Unix milliseconds since when something disruptive waits for the drain; None: nothing does, or it waits for that
-    /// of another machine.
+    /// Start of the wait of something disruptive for the drain, in Unix milliseconds. None: nothing waits, or it waits
+    /// for another machine's drain.
     pub awaited_since_ms: Option<u64>,
     /// The fewest tasks seen on the node since its drain began.
     pub fewest: Option<u32>,
-    /// Unix milliseconds when that became fewer.
+    /// Time when that number fell, in Unix milliseconds.
     pub fewer_at_ms: Option<u64>,
 }
 
 impl SwarmLook {
-    /// Forgets what the managers said.
+    /// Forgets the managers' answers.
     pub fn forget_node(&mut self) {
         self.manager = None;
         self.node = None;

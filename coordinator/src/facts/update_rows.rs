@@ -1,4 +1,4 @@
-//! The rows of an update, as they are stored.
+//! Stored rows of an update.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,52 +9,52 @@ use serde::{Deserialize, Serialize};
 
 use super::{Added, AddedEnd, AddedReboot, BackupRow, MachineRow, Stage, StageRow};
 
-/// Params of single items that belong to one machine.
+/// A machine's own params of single items.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
 
-/// What makes a rollout an update: the plan as it was frozen at its start, and how far the cluster is.
+/// The update part of a rollout: its plan, frozen at the start, and its progress in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateRow {
-    /// What it is for.
+    /// Its kind.
     #[serde(default)]
     pub kind: UpdateKind,
     /// What it may do to machines.
     pub scope: Scope,
-    /// Version of the spec that every machine goes to.
+    /// Target version of the spec.
     pub version: u64,
-    /// Its release, for those who read this when the spec is long forgotten.
+    /// Its release, readable after the spec is dropped.
     #[serde(default)]
     pub release: String,
-    /// An operator accepts that the control plane is down for a while: no majority is asked for.
+    /// Skip the majority check: an operator accepts that the control plane is down for a while.
     pub accept_control_plane_downtime: bool,
-    /// Who takes part, and what is to be done there.
+    /// Participating machines, and the work on each.
     pub targets: BTreeMap<MachineName, Target>,
-    /// What the operators want of it now.
+    /// The operators' current command.
     pub wish: Wish,
-    /// The ClusterMaintenanceRequest, while it is there.
+    /// The current ClusterMaintenanceRequest.
     pub request: Option<RequestRow>,
-    /// Unix milliseconds of the last machine's end, or of an operator's last word: deadlines start anew then.
+    /// Time of the last machine's end or of an operator's last command, in Unix milliseconds: deadlines restart then.
     pub moved_at_ms: u64,
-    /// How many machines have come to their end.
+    /// Number of machines that have ended.
     #[serde(default)]
     pub ends: u32,
-    /// Unix milliseconds of an operator's last word: the time of a pause is nobody's fault.
+    /// Time of an operator's last command, in Unix milliseconds: the time of a pause is excluded.
     #[serde(default)]
     pub resumed_at_ms: u64,
-    /// Machines that came to their end since the last time that those put aside were tried again.
+    /// Machines that have ended since the last retry of deferred machines.
     pub finished_in_round: u32,
     /// Steps of the cluster.
     pub stages: BTreeMap<ClusterStage, StageRow>,
-    /// An operator does without backups.
+    /// An operator skips its backups.
     #[serde(default)]
     pub skip_backup: bool,
-    /// Backups that were made for it, in the order in which they were noted.
+    /// Its backups, in the order of recording.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backups: Vec<BackupRow>,
 }
 
 impl UpdateRow {
-    /// Has a machine that is no part of it any more come to its end in it? Out of maintenance it is when it is back.
+    /// Has a machine outside the update completed it? Maintenance is complete when the machine is back.
     #[must_use]
     pub fn is_through(&self, machine: &MachineRow) -> bool {
         let upgraded = machine.stages.get(&Stage::Upgraded).is_some_and(|stage| stage.succeeded);
@@ -63,24 +63,24 @@ impl UpdateRow {
     }
 }
 
-/// What a rollout is for that takes machines out of service.
+/// Kind of a rollout that takes machines out of service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpdateKind {
     /// Machines go to another version of the spec.
     #[default]
     Update,
-    /// The set of control machines changed: machines run what refers to it, and stay at the version they have.
+    /// The set of control machines changed: machines run the items that refer to it, and keep their version.
     Reconfigure,
-    /// Machines reboot, and stay at the version they have.
+    /// Machines reboot and keep their version.
     Reboot,
-    /// Machines are out of service until an operator gives them back, and stay at the version they have.
+    /// Machines are out of service until an operator returns them, and keep their version.
     Maintenance,
-    /// Machines go out of service, and then for good.
+    /// Machines go out of service, and are then removed.
     Removal,
 }
 
 impl UpdateKind {
-    /// As it stands in the rollout's name.
+    /// Its part in the rollout's name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -92,108 +92,108 @@ impl UpdateKind {
         }
     }
 
-    /// Is a release coming with such a rollout, which application controllers may have to get ready for?
+    /// Does it bring a release for which application controllers may have to prepare?
     #[must_use]
     pub const fn brings_release(self) -> bool {
         matches!(self, Self::Update | Self::Reconfigure)
     }
 
-    /// Do machines of such a rollout go out of service, and keep the version they have?
+    /// Do its machines go out of service and keep their version?
     #[must_use]
     pub const fn takes_out(self) -> bool {
         matches!(self, Self::Maintenance | Self::Removal)
     }
 }
 
-/// What an update does to one machine.
+/// The work of an update on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// Items that are not done at the version wanted, in the order they run.
+    /// Items that are incomplete at the wanted version, in the order they run.
     pub changed: Vec<ItemName>,
-    /// The update group it goes with. None: the default group.
+    /// Its update group. None: the default group.
     #[serde(default)]
     pub group: Option<UpdateGroupName>,
     /// Does one of them disturb workloads?
     pub disruptive: bool,
-    /// What is added to its list, in the order it runs.
+    /// Additions to its list, in the order they run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub added: Vec<Added>,
-    /// What of that was done when the machine left the update, or came to its end.
+    /// Additions that were done when the machine left the update or ended.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub done: BTreeSet<Added>,
-    /// How else it stood then: what was skipped is done as well.
+    /// Other results of additions by then; a skipped one also counts as done.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub ends: BTreeSet<(Added, AddedEnd)>,
 }
 
-/// What the operators want of an update.
+/// An operators' command for an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wish {
-    /// It goes on.
+    /// Continue.
     Go,
-    /// Nothing new starts; what has been disturbed comes to its end.
+    /// Stop new starts; machines that were disturbed complete their part.
     Pause {
-        /// Unix milliseconds.
+        /// Start of the pause, in Unix milliseconds.
         since_ms: u64,
     },
-    /// Nothing new starts ever; what was taken is given back.
+    /// Stop starting anything new for good, and give back what was taken.
     Abort,
 }
 
-/// A maintenance request that is there.
+/// An existing maintenance request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestRow {
-    /// Unix milliseconds.
+    /// Start in Unix milliseconds.
     pub since_ms: u64,
-    /// An answer that is older than this answers something else.
+    /// An older answer belongs to another request.
     pub revision: u64,
 }
 
-/// A machine's part in an update, from the start until it is done or has left it.
+/// A machine's part in an update, from the start until it is done or has left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineUpdate {
-    /// Version of the spec it goes to.
+    /// Target version of the spec.
     pub version: u64,
-    /// Its own params, as they were when the plan was frozen.
+    /// Its own params, frozen with the plan.
     pub overwrites: Overwrites,
-    /// The update group it goes with, as it was when the plan was frozen. None: the default group.
+    /// Its update group, frozen with the plan. None: the default group.
     #[serde(default)]
     pub group: Option<UpdateGroupName>,
-    /// Versions of the secrets that its items may refer to, as they were then.
+    /// Versions of secrets for its items, frozen with the plan.
     #[serde(default)]
     pub secrets: BTreeMap<SecretName, u64>,
-    /// Does it need a request, locks and permits? Looked at again when it takes its slot.
+    /// Does it need a request, locks and permits? Checked again when it takes its slot.
     pub disruptive: bool,
     /// The reboot at the end of its list.
     #[serde(default)]
     pub reboot: Option<AddedReboot>,
-    /// What else is in its list.
+    /// Other additions to its list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub added: Vec<Added>,
-    /// Nothing is started on it but what was added: the hooks before, or after, are under way.
+    /// Only its additions may start: the hooks before or after the update are in progress.
     #[serde(default)]
     pub only_added: bool,
-    /// Its NodeMaintenanceRequest, while it is there.
+    /// Its current NodeMaintenanceRequest.
     pub request: Option<RequestRow>,
-    /// How many others had come to their end when the request was made.
+    /// Number of other machines that had ended when the request was made.
     #[serde(default)]
     pub ends_before: u32,
-    /// The newest permit. From the first one on there is no way back: it goes on to its end.
+    /// The newest permit. After the first one, the machine must continue to its end.
     pub permit: Option<PermitRow>,
-    /// Unix milliseconds of the request's removal: its locks are to be active again.
+    /// Time of the request's removal, in Unix milliseconds: its locks should become active again.
     pub returned_at_ms: Option<u64>,
-    /// It was refused, and is out of the way of the others.
+    /// The deferral after a refusal: it no longer blocks the others.
     pub set_aside: Option<SetAside>,
-    /// The stage that takes longer than it may.
+    /// The stage past its deadline.
     #[serde(default)]
     pub stuck: Option<Stuck>,
-    /// Its node in the Swarm is drained, or is to be, or is to be given back.
+    /// The drain of its Swarm node, until the node's state is restored.
     #[serde(default)]
     pub drain: Option<DrainRow>,
-    /// How often its drain was begun in this update.
+    /// Number of drains begun in this update.
     #[serde(default)]
     pub drains: u32,
-    /// It goes out of service, and nothing else is done to it.
+    /// It only goes out of service.
     #[serde(default)]
     pub maintenance: Option<MaintenanceRow>,
 }
@@ -201,37 +201,37 @@ pub struct MachineUpdate {
 /// A machine that an operator takes out of service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaintenanceRow {
-    /// Unix milliseconds since when it is out of service: its locks are inactive, its node is drained, nothing runs on
-    /// it. None: it is on its way.
+    /// Time since when it is out of service, in Unix milliseconds: its locks are inactive, its node is drained, nothing
+    /// runs on it. None: it is on its way.
     pub since_ms: Option<u64>,
     /// An operator wants it back.
     pub leaving: bool,
-    /// The control plane may be down for a while, for this machine's sake.
+    /// Skip the majority check for this machine: the control plane may be down for a while.
     #[serde(default)]
     pub accept_control_plane_downtime: bool,
 }
 
-/// The Swarm drain of a machine, from its beginning until its node is as it was.
+/// The Swarm drain of a machine, from its beginning until its node's state is restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRow {
-    /// Unix milliseconds.
+    /// Start in Unix milliseconds.
     pub since_ms: u64,
-    /// What is drained.
+    /// The drained node.
     pub target: DrainTarget,
 }
 
-/// What a machine is in the Swarm. Recorded before anything of it is changed.
+/// A machine's node in the Swarm. Recorded before anything of it is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainTarget {
-    /// It has not been asked yet.
+    /// The machine is still to be asked.
     Unknown,
-    /// Its engine is in no swarm: no task of a service can run there.
+    /// Its engine is outside every swarm, so it has no tasks of services.
     Absent,
     /// A node.
     Node {
-        /// Its id, as its own engine and the managers say.
+        /// Its id, from its own engine and the managers.
         id: SwarmId,
-        /// The availability somebody else last gave it: it gets that back.
+        /// The availability that it gets back: the last one set by others.
         was: SwarmAvailability,
     },
 }
@@ -243,7 +243,7 @@ impl MachineUpdate {
         self.permit.is_some()
     }
 
-    /// Is its Swarm node drained, or may that be ordered by now? Not for us if somebody else had drained it.
+    /// Is its Swarm node drained by Muster, or may that drain be ordered by now? False if an operator had drained it.
     #[must_use]
     pub fn takes_tasks(&self) -> bool {
         self.drain.as_ref().is_some_and(|row| match row.target {
@@ -252,59 +252,59 @@ impl MachineUpdate {
         })
     }
 
-    /// Is this item one that the update has added?
+    /// Is this item an addition of the update?
     #[must_use]
     pub fn adds(&self, item: &ItemName) -> bool {
         self.added.iter().any(|added| added.item_name() == item.as_str())
     }
 
-    /// Is the machine out of service, and nobody wants it back yet? What it does meanwhile is its operator's affair.
+    /// Is the machine out of service, and to stay so for now? Its operator decides what it does meanwhile.
     #[must_use]
     pub fn in_maintenance(&self) -> bool {
         self.maintenance.is_some_and(|row| row.since_ms.is_some() && !row.leaving)
     }
 }
 
-/// Leave to start one attempt at one item.
+/// Permission to start one attempt at one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PermitRow {
     /// From 1; counts on over all updates of the machine.
     pub number: u64,
-    /// At this item.
+    /// The item.
     pub item: ItemName,
-    /// This attempt.
+    /// The attempt.
     pub attempt: u32,
-    /// Nothing will start under it: the agent says so, or it never reached it.
+    /// It is unusable: the agent reported so, or never received it.
     pub expired: bool,
-    /// Generation of the list that showed it first.
+    /// Generation of the first list with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<Generation>,
 }
 
-/// A stage that is past its deadline (LCM's `lcmOperationStuck`).
+/// A stage past its deadline (LCM's `lcmOperationStuck`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stuck {
-    /// Which.
+    /// The stage.
     pub stage: Stage,
-    /// Unix milliseconds of the stage's beginning.
+    /// Start of the stage, in Unix milliseconds.
     pub since_ms: u64,
     /// Does the machine count against the failure budget until the stage is done?
     pub counts: bool,
-    /// What was waited for, in one sentence; empty: its items.
+    /// What it waited for, in one sentence; empty: its items.
     pub message: String,
 }
 
-/// Why a machine is out of the way of the others.
+/// A machine's deferral.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAside {
-    /// In one sentence: the controllers' own words.
+    /// The reason in one sentence: the controllers' own words.
     pub message: String,
-    /// What was decided about it.
+    /// The cause.
     pub cause: DeferralCause,
 }
 
 impl SetAside {
-    /// Does it count against the failure budget? Then it is not tried again by itself.
+    /// Does it count against the failure budget? Then only an operator can retry it.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.cause == DeferralCause::Failed
@@ -314,16 +314,16 @@ impl SetAside {
 /// Why a machine was deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeferralCause {
-    /// A deadline passed, and the policy is to try it again after the others.
+    /// A deadline passed, and the policy is to retry it after the others.
     Late,
     /// A deadline passed, and the policy is that it has failed.
     Failed,
-    /// It is lost and was not disturbed yet. It comes back by itself.
+    /// It was lost while still undisturbed. It returns automatically.
     Lost,
 }
 
 impl DeferralCause {
-    /// What a deadline with this outcome makes of a machine.
+    /// The effect of a deadline's outcome on a machine.
     #[must_use]
     pub fn of(outcome: DeadlineOutcome) -> Self {
         match outcome {
@@ -333,7 +333,7 @@ impl DeferralCause {
     }
 }
 
-/// The stages of a cluster's update, in order, under the names operators know.
+/// The stages of a cluster's update, in order, under their operator-visible names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClusterStage {
     /// `Hooks and backups before the update done`.
@@ -355,7 +355,7 @@ pub enum ClusterStage {
 }
 
 impl ClusterStage {
-    /// All of them, in order.
+    /// All stages, in order.
     pub const ALL: &'static [Self] = &[
         Self::HooksBefore,
         Self::Requested,
@@ -367,7 +367,7 @@ impl ClusterStage {
         Self::RequestRemoved,
     ];
 
-    /// The name operators know. Only an update upgrades anything.
+    /// The operator-visible name. Only an update upgrades anything.
     #[must_use]
     pub const fn name(self, kind: UpdateKind) -> &'static str {
         match self {

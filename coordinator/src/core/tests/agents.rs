@@ -1,4 +1,4 @@
-//! What agents say: events that come once, late, twice or out of order, and greetings that know more than the store.
+//! Messages of agents: events that come once, late, twice or out of order, and Hellos that know more than the store.
 
 use muster_proto::{
     convert::{Hello, ITEMS_MAX},
@@ -46,7 +46,7 @@ fn events_are_taken_in_order_and_once() {
     assert_eq!(fleet.row("control-1").statuses[&item_name("images")].state, Succeeded, "and changes nothing");
 }
 
-/// An agent that says what cannot be is not believed, and operators see it.
+/// Impossible events of an agent are rejected, and operators see that.
 #[test]
 fn an_event_that_cannot_be_is_refused_and_seen() {
     let mut fleet = Fleet::of(1, 1).reported();
@@ -69,7 +69,7 @@ fn an_event_that_cannot_be_is_refused_and_seen() {
     assert_eq!(reason(fleet.event_at("worker-1", Seq(3), rerun)), "ImpossibleTransition");
 }
 
-/// What a new ledger says of items need not follow on what the old one said, but only the first time.
+/// The first event of a new ledger about an item may contradict the old ledger; later events must be consistent.
 #[test]
 fn a_new_ledger_begins_anew() {
     let mut fleet = Fleet::of(1, 1).reported();
@@ -77,7 +77,7 @@ fn a_new_ledger_begins_anew() {
     fleet.event("worker-1", "images", Running);
     let running = fleet.agents["worker-1"].statuses[&item_name("images")].clone();
     let lost = ItemStatus { state: Indeterminate, finished_at_ms: Some(1), ..running };
-    // `muster-agent ledger reset` keeps what was there, as an outcome whose start is in no event.
+    // `muster-agent ledger reset` keeps such an outcome, without an event for its start.
     let agent = fleet.agents.get_mut("worker-1").expect("an agent");
     agent.ledger = LedgerId(Uuid::from_u128(77));
     agent.acked = Seq(0);
@@ -118,7 +118,7 @@ fn a_lost_acknowledgement_is_made_up_for_at_hello() {
     assert_eq!(acked(&fleet), Some(Seq(1)));
 }
 
-/// The event that its agent told before it may be lost with that stream: nobody knows then what the list began.
+/// An earlier event of its agent may be lost with that stream, and with it the start of an item.
 #[test]
 fn answer_on_an_older_stream_says_nothing() {
     let mut fleet = Fleet::of(1, 0).reported();
@@ -132,8 +132,8 @@ fn answer_on_an_older_stream_says_nothing() {
     assert!(fleet.row("control-1").assigned.refused.is_some());
 }
 
-/// The coordinator was killed before it recorded the event, and the list that the agent has by now lacks the item: its
-/// slot was freed under it (seed 25898440902422).
+/// The coordinator was killed before it recorded the event, and the agent's present list lacks the item: its slot was
+/// freed while it ran (seed 25898440902422).
 #[test]
 fn greeting_accepts_nothing_while_something_runs_unheard() {
     let mut fleet = Fleet::of(1, 0).reported().prepared();
@@ -166,7 +166,7 @@ fn a_refused_list_is_a_reason_until_the_next() {
     assert_eq!(fleet.why("control-1"), None);
 }
 
-/// An agent that has just started greets with the address that reaches the coordinator, whatever its document asks for.
+/// An agent that has just started reports the address that reaches the coordinator, whatever its document asks for.
 #[test]
 fn nothing_is_given_by_an_address_that_was_not_asked_for() {
     let mut fleet = Fleet::applied(spec(1, 0));
@@ -189,7 +189,7 @@ fn nothing_is_given_by_an_address_that_was_not_asked_for() {
     assert_eq!(given(&fleet), list, "its agent was started anew, and corrects itself in a moment");
 }
 
-/// Each greeting shows, in its own way, that agents know more than the store: nothing is decided any more.
+/// Each Hello shows in its own way that agents know more than the store: decisions stop.
 #[test]
 fn a_store_older_than_the_fleet_decides_nothing() {
     let check = |case: &str, change: fn(&mut Hello)| {
@@ -218,8 +218,7 @@ fn a_store_older_than_the_fleet_decides_nothing() {
     });
 }
 
-/// A machine that makes numbers up is blocked, and it alone; whatever it was shown before and kept back since changes
-/// nothing.
+/// A machine that invents numbers blocks only itself, also with codes that it received earlier and withheld.
 #[test]
 fn unproven_number_blocks_its_machine_alone() {
     let check = |case: &str, change: fn(&mut Hello)| {
@@ -249,8 +248,8 @@ fn unproven_number_blocks_its_machine_alone() {
     });
 }
 
-/// A machine goes from one ledger to another and back, with codes that it was truly given for both: it was lied for, or
-/// its state directory was put back from a copy. That says nothing of the store.
+/// A machine switches from one ledger to another and back, with valid codes for both. Either it lies, or its state
+/// directory was restored from a copy. Neither is a proof against the store.
 #[test]
 fn former_ledger_blocks_its_machine_alone() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
@@ -274,7 +273,7 @@ fn former_ledger_blocks_its_machine_alone() {
         assert_eq!(fleet.slots(), ["control-1"], "it may be at work");
         assert!(fleet.agents["control-1"].assignment.is_none(), "it is given nothing");
         assert_eq!(recorded(&fleet).0, Some((second, Seq(0))), "and is not taken for the newest");
-        // Its events are of the former ledger, whose numbers say nothing here.
+        // Its events belong to the former ledger; its numbers prove nothing here.
         let status = ItemStatus { state: Running, finished_at_ms: None, ..(*done[&item_name("images")]).clone() };
         fleet.event_at("control-1", Seq(1), status).expect("not taken");
         assert_eq!((acked(&fleet), &fleet.row("control-1").statuses), (None, &done));
@@ -288,7 +287,7 @@ fn former_ledger_blocks_its_machine_alone() {
     assert_ne!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"));
 }
 
-/// The ordinal decides only with its code, and a ledger that this store has under another name was begun after it.
+/// The ordinal counts only with its code. A ledger that this store has under another name was begun after it.
 #[test]
 fn ledgers_that_a_store_lacks_show_that_it_is_old() {
     let claim = |ordinal, told, is_old| {
@@ -308,7 +307,7 @@ fn ledgers_that_a_store_lacks_show_that_it_is_old() {
     claim(9, 1, false);
 }
 
-/// What proves that a store is old must not become its own: the next start has to see it again.
+/// The proof that a store is old must stay outside it, so that the next start sees it again.
 #[test]
 fn greeting_beyond_the_store_is_not_recorded() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
@@ -337,8 +336,8 @@ fn greeting_beyond_the_store_is_not_recorded() {
     }
 }
 
-/// What was told before a recovery was asked of every machine in it: one that kept its newest list to itself then stops
-/// nobody with it later.
+/// A recovery asks every machine for earlier proofs: if a machine withheld its newest list then, it cannot stop others
+/// later.
 #[test]
 fn proof_from_before_a_recovery_is_none() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
@@ -353,7 +352,7 @@ fn proof_from_before_a_recovery_is_none() {
     assert_eq!(fleet.core.facts().live.older_than_fleet(), None);
 }
 
-/// The copy is older by exactly one list: its next one has the number of one that the agent has, and another content.
+/// The copy is older by exactly one list: its next list has the number of the agent's list, with other content.
 #[test]
 fn other_list_of_the_same_number_shows_an_old_store() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
@@ -369,7 +368,7 @@ fn other_list_of_the_same_number_shows_an_old_store() {
     }
 }
 
-/// Its greeting did not prove that, so what it answers is its own affair.
+/// Its Hello did not prove that, so its answer affects only itself.
 #[test]
 fn refusal_of_a_taken_number_blocks_its_machine_alone() {
     for code in ["GenerationReused", "StaleGeneration"] {
@@ -384,7 +383,7 @@ fn refusal_of_a_taken_number_blocks_its_machine_alone() {
     }
 }
 
-/// A store that is old in the eyes of one machine alone goes on when an operator has shut that one out.
+/// A store that looks old to a single machine continues after an operator revokes that machine.
 #[test]
 fn what_a_revoked_machine_said_of_the_store_counts_no_more() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
@@ -396,7 +395,7 @@ fn what_a_revoked_machine_said_of_the_store_counts_no_more() {
     assert_eq!(fleet.slots(), ["control-2"], "it goes on");
 }
 
-/// What was on its way when an operator revoked a machine counts for nothing.
+/// Messages in flight when an operator revokes a machine are ignored.
 #[test]
 fn a_revoked_identity_says_nothing_any_more() {
     let mut fleet = Fleet::of(2, 0).reported().prepared();
@@ -407,7 +406,7 @@ fn a_revoked_identity_says_nothing_any_more() {
     assert!(facts.live.older_than_fleet().is_none() && facts.live.machines[&machine("control-1")].session.is_none());
 }
 
-/// What a machine makes up is not taken; what a list before the present one had is.
+/// Events about invented items are rejected; events about items of earlier lists are recorded.
 #[test]
 fn events_are_taken_of_items_that_the_machine_was_given() {
     let mut fleet = Fleet::of(1, 1).reported();
@@ -418,7 +417,7 @@ fn events_are_taken_of_items_that_the_machine_was_given() {
     for next in [2, 1] {
         assert_eq!(reason(fleet.event_at("worker-1", Seq(next), made_up.clone())), "ImpossibleTransition");
         assert_eq!(fleet.why("worker-1").as_deref(), Some("EventRefused"));
-        // Nor if the machine says that its ledger is a new one, which knows the item.
+        // The same if the machine claims a new ledger that has the item.
         let agent = fleet.agents.get_mut("worker-1").expect("an agent");
         (agent.ledger, agent.acked) = (LedgerId(Uuid::from_u128(77)), Seq(0));
         agent.statuses.insert(made_up.name.clone(), made_up.clone());
@@ -439,14 +438,14 @@ fn events_are_taken_of_items_that_the_machine_was_given() {
     fleet.event_at("worker-1", Seq(1), done).expect("what ran is left to finish");
 }
 
-/// A machine of a store that was recovered, of which `with` makes up so many items that ended.
+/// A machine of a recovered store for which `with` invents `count` ended items.
 fn makes_up(count: u64, with: impl Fn(u64, &ItemStatus) -> ItemStatus) -> Fleet {
     let mut fleet = Fleet::of(1, 0).reported().prepared();
     fleet.accept("control-1");
     fleet.event("control-1", "install", Running);
     let agent = &fleet.agents["control-1"];
     let (known, seq) = (agent.statuses[&item_name("images")].clone(), agent.seq.0);
-    // Nobody can say what lists it had since the copy was made.
+    // Its lists since the copy was made are unknown.
     fleet.recover_from(fleet.store.clone());
     fleet.connect("control-1");
     for n in 1..=count {
@@ -458,7 +457,7 @@ fn makes_up(count: u64, with: impl Fn(u64, &ItemStatus) -> ItemStatus) -> Fleet 
     fleet
 }
 
-/// However many items a machine makes up, it has its share of the store and no more; what its list names stays.
+/// However many items a machine invents, its quota holds, and the items of its list stay.
 #[test]
 fn a_machine_fills_no_store_with_statuses() {
     let fleet = makes_up(ITEMS_MAX as u64 + 50, |_, known| known.clone());
@@ -467,7 +466,7 @@ fn a_machine_fills_no_store_with_statuses() {
     assert!(row.statuses.contains_key("install"), "its list names it");
 }
 
-/// Whatever it prints, and JSON makes of that; the newest output is there.
+/// Whatever it prints and however JSON escapes it, the newest output is kept.
 #[test]
 fn a_machine_fills_no_store_with_output() {
     let fleet = makes_up(100, |n, known| {
@@ -551,7 +550,7 @@ fn a_ledger_that_knows_no_more_is_no_evidence() {
     assert_eq!(fleet.core.facts().live.older_than_fleet(), None);
 }
 
-/// An old copy of the store is put in place while a machine deploys; `recover` lets its ledger say so.
+/// An old copy of the store is restored while a machine deploys; `recover` takes over its ledger.
 #[test]
 fn recover_takes_over_what_the_ledgers_know() {
     let fleet = Fleet::of(2, 0).reported();
@@ -590,7 +589,7 @@ fn recover_leaves_the_slot_to_who_waits_for_an_operator() {
     assert_eq!(fleet.slots(), ["control-1"], "the others may wait for what it began");
 }
 
-/// A copy from before an update knows nothing of it, and one of its middle not what became of it.
+/// A copy from before an update lacks it, and one from its middle lacks its outcome.
 #[test]
 fn recover_lets_nothing_go_on_before_somebody_has_looked_at_whoever_may_be_in_an_update() {
     for begun in [false, true] {
@@ -626,7 +625,7 @@ fn recover_lets_nothing_go_on_before_somebody_has_looked_at_whoever_may_be_in_an
     }
 }
 
-/// The copy that is put back does not know that `control-1` was revoked at its work, and that `control-2` went on.
+/// The restored copy lacks the revocation of the working `control-1`, and the progress of `control-2`.
 #[test]
 fn recover_lets_no_two_control_machines_go_on_together() {
     let mut fleet = Fleet::of(3, 0).reported().prepared();
@@ -695,7 +694,7 @@ fn facts_that_are_said_again_cost_no_write() {
     assert_eq!(changes(&HostFacts { hostname: "other".to_owned(), ..facts }), 1);
 }
 
-/// Seed 6000281: an address was gone for a moment, and that came after the greeting of the next stream.
+/// Seed 6000281: an address was gone for a moment, and that report came after the Hello of the next stream.
 #[test]
 fn late_facts_of_older_stream_do_not_count() {
     let mut fleet = Fleet::of(1, 0).reported();

@@ -1,4 +1,4 @@
-//! Taking over a manifest: what changes, what does not, and what is refused as a whole.
+//! Applying a manifest: what changes, what stays, and what is refused as a whole.
 
 use muster_proto::model::{
     ClusterName, ClusterSpec, Counts, MachineSpec,
@@ -118,8 +118,8 @@ fn the_audit_record_says_what_an_apply_changed_and_no_more() {
     assert!(line.ends_with(" more"), "{line}");
 }
 
-/// The parser sees the manifest only. That a recorded Machine overrides an item which the new Cluster no longer has is
-/// for the core to see.
+/// The parser sees only the manifest. The core must detect a recorded Machine that overrides an item which the new
+/// Cluster no longer has.
 #[test]
 fn a_cluster_that_recorded_overrides_do_not_fit_is_refused() {
     let mut fleet = Fleet::of(1, 1);
@@ -155,7 +155,7 @@ fn a_machine_whose_overrides_do_not_fit_the_recorded_cluster_is_refused() {
 fn what_an_apply_means_for_whom_is_said() {
     let mut fleet = Fleet::of(1, 2).reported().prepared();
     fleet.finish("control-1");
-    // Both workers are in the middle of it: what is mended now they get at once.
+    // Both workers are in the middle of it: they get the fix at once.
     let mut mended = spec(1, 2);
     let worker = mended.machine_types.get_mut(&Worker).expect("items");
     worker[1].params.insert("script".to_owned(), "echo ${machine.name}".to_owned());

@@ -1,4 +1,4 @@
-//! The audit record: what a flood drops, what is counted up, and what shows when it was changed.
+//! The audit record: lines dropped in a flood, repetition counts, and detection of changes.
 
 use muster_proto::{model::ClusterName, resource::verify_audit};
 
@@ -25,21 +25,21 @@ struct Record {
 }
 
 impl Record {
-    /// Something that an operator does to a cluster, made durable.
+    /// Writes an operator's action on a cluster durably.
     fn write(&mut self, of: &str, actor: &str, message: &str, at_ms: u64) {
         let mut draft = Draft::new(&mut self.facts);
         draft.audit(actor, "annotate", AuditObject::Cluster(&name(of)), message, at_ms);
         self.store.commit(&draft.into_changes()).expect("in memory");
     }
 
-    /// Whose lines there are, of one cluster.
+    /// Messages of one cluster's lines.
     fn messages(&self, of: &str) -> Vec<&str> {
         let lines = self.facts.audit_lines().into_iter();
         lines.filter(|line| line.scope.cluster == Some(name(of))).map(|line| line.message.as_str()).collect()
     }
 
-    /// What is said of the store after somebody has changed it: by the coordinator at its start, and whether `musterctl
-    /// audit verify` finds it too.
+    /// The gaps that the coordinator reports at its start after changes to the store, and whether `musterctl audit
+    /// verify` finds them too.
     fn gaps_after(&self, changes: &[Change]) -> (Vec<String>, bool) {
         let mut store = self.store.clone();
         store.commit(changes).expect("in memory");
@@ -145,8 +145,8 @@ fn put(key: String, text: String) -> Change {
     Change::Put { table: Table::Audit, key, value: text.into_bytes() }
 }
 
-/// Every way to take lines out: one in the middle, some at the front, some at the end, all of them, a whole chain, the
-/// whole record; with and without the head that is recorded beside them.
+/// All ways to remove lines: one in the middle, some at the front, some at the end, all of them, a whole chain, the
+/// whole record; with and without the head beside them.
 #[test]
 fn removed_lines_show() {
     let mut record = Record::default();
@@ -186,7 +186,7 @@ fn removed_lines_show() {
     assert_eq!(gaps, (vec![every(), "every line of other is missing".to_owned()], true), "the whole record");
 }
 
-/// An end that is taken out together with what is recorded beside it, as it was before: only the coordinator tells.
+/// An end removed together with its head, replaced by the former head: only the coordinator detects it.
 #[test]
 fn end_that_was_put_back_shows() {
     let mut record = Record::default();
@@ -219,7 +219,7 @@ fn changed_lines_show() {
     assert!(gaps.contains(&"fake is no chain of this record".to_owned()), "{gaps:?}");
 }
 
-/// Whoever gives a changed line a hash that fits it would have to write all lines behind it anew, and the head.
+/// After giving a changed line a matching hash, an attacker must rewrite all later lines and the head.
 #[test]
 fn changed_lines_with_new_hashes_show() {
     let mut record = Record::default();
@@ -236,7 +236,7 @@ fn changed_lines_with_new_hashes_show() {
     }
 }
 
-/// What retention drops is no gap; a line more that goes is one.
+/// Retention leaves the record intact; one more removed line is a gap.
 #[test]
 fn retention_moves_the_oldest() {
     let mut record = Record::default();
@@ -250,7 +250,7 @@ fn retention_moves_the_oldest() {
     assert_eq!(record.gaps_after(&[delete(line("edge", 11))]), missing);
 }
 
-/// Machines, and holders of join tokens, cause as many lines as they like, in as many clusters as they are in.
+/// Machines and holders of join tokens cause any number of lines, in every cluster they are in.
 #[test]
 fn caused_lines_drop_no_operators_line() {
     let mut record = Record::default();

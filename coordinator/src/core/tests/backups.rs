@@ -15,7 +15,7 @@ use crate::{
 const RESULT: &str = r#"{"path":"/srv/backup/swarm/x","bytes":42,"sha256":"ab","files":3}"#;
 const CONTROLS: [&str; 3] = ["control-1", "control-2", "control-3"];
 
-/// So many control machines with these items besides, deployed and guarded, with the next release applied.
+/// `count` control machines with these additional items, deployed and guarded, with the next release applied.
 fn controls(count: u32, more: &[RunnerKind]) -> Fleet {
     let mut spec = spec(count, 0);
     let items = more.iter().map(|runner| StateItem { runner: *runner, ..item(runner.as_str(), Phase::Deploy) });
@@ -45,7 +45,7 @@ fn added(fleet: &Fleet, name: &str) -> Vec<Added> {
     update_row(fleet).targets[&machine(name)].added.clone()
 }
 
-/// The item that runs succeeds, and leaves a result.
+/// The running item succeeds, and leaves a result.
 fn succeed(fleet: &mut Fleet, name: &str, item: &str) {
     let now = fleet.now().wall_ms;
     let agent = fleet.agents.get_mut(name).expect("an agent");
@@ -148,13 +148,13 @@ fn nothing_is_touched_before_every_manager_is_copied_whoever_is_lost_or_goes() {
     assert_eq!(update_row(&fleet).backups.len(), 2, "what was made is known");
 }
 
-/// What would be added to the first control machine, and what `plan` notes.
+/// Additions to the first control machine, and the notes of `plan`.
 fn planned(fleet: &Fleet, skip_backup: bool) -> Vec<String> {
     let plan = documents::plan(fleet.core.facts(), &cluster(), &options(skip_backup), fleet.core.limits(), fleet.now());
     plan.expect("a plan").update.expect("something to do").notes
 }
 
-/// Whose stream breaks off for a moment has no other plan.
+/// The plan stays the same after a short loss of a machine's stream.
 #[test]
 fn what_was_agreed_to_depends_on_no_connection() {
     let mut fleet = controls(3, SWARM_AND_MKE);
@@ -193,7 +193,7 @@ fn what_is_backed_up_and_where() {
     let said = fleet.core.facts().audit_lines().pop().expect("a line").message.clone();
     assert!(said.contains("without backups"), "{said}");
 
-    // A swarm that nobody told Muster how to come into.
+    // A swarm that Muster cannot join.
     let mut fleet = controls(3, &[]);
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     spec.lcm_type = LcmType::Swarm;
@@ -204,7 +204,7 @@ fn what_is_backed_up_and_where() {
         "{note}"
     );
 
-    // Neither a swarm nor MKE; and none yet, for the next release makes the swarm.
+    // Neither a swarm nor MKE; then no swarm yet, because the next release creates it.
     let mut fleet = controls(3, &[]);
     assert!(planned(&fleet, false).is_empty() && planned(&fleet, true).is_empty());
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
@@ -215,7 +215,7 @@ fn what_is_backed_up_and_where() {
     assert!(added(&fleet, "control-1").is_empty());
 }
 
-/// An operator did without it in the swarm when it was deployed.
+/// An operator skipped its swarm-join at its deployment.
 #[test]
 fn whoever_is_in_no_swarm_is_not_copied() {
     let mut spec = spec(3, 0);
@@ -228,7 +228,7 @@ fn whoever_is_in_no_swarm_is_not_copied() {
     fleet.fail("control-3");
     fleet.ask(Request::Skip { machine: machine("control-3"), item: None }).expect("without it");
     let mut fleet = guarded(fleet);
-    // The next release brings it in: until then there is nothing to copy.
+    // The next release brings it in: until then it lacks the state to copy.
     for changed in ["install", "swarm"] {
         release(&mut fleet, &[changed], 1);
         fleet.ask(start(false)).expect("starts");

@@ -1,4 +1,4 @@
-//! Clusters that are forgotten: which may be, and that nothing of theirs is left.
+//! Deleting clusters: preconditions, and complete deletion.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn delete() -> Request {
     Request::DeleteCluster { cluster: cluster() }
 }
 
-/// Nothing names the cluster, in memory and in the store, but the audit.
+/// Only the audit still names the cluster, in memory and in the store.
 fn nothing_is_left(fleet: &Fleet) {
     let stored = Facts::load(fleet.store.load().expect("in memory")).expect("rows");
     assert!(stored.same_record(fleet.core.facts()));

@@ -1,4 +1,4 @@
-//! Who is let in, and who is not.
+//! Enrolment: admitted and refused machines.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::{
     store::Store,
 };
 
-/// A cluster with a token `worker` that `how` changes as it is made.
+/// A cluster with a token `worker`, modified by `change`.
 fn fleet_with_token(change: impl FnOnce(&mut Option<muster_proto::model::MachineName>, &mut Option<u32>)) -> Fleet {
     let mut fleet = Fleet::applied(spec(1, 2));
     let mut request = token("special", Worker);
@@ -125,7 +125,7 @@ fn an_enrolment_whose_answer_was_lost_is_answered_again() {
     assert_eq!(late, Refusal::Token { detail: "token special: used up".to_owned() });
 }
 
-/// Whoever has a token can ask again and again, under one name or many; what people did stays in the record.
+/// A holder of a token can ask repeatedly, under one name or many; operators' actions stay in the record.
 #[test]
 fn enrolments_do_not_push_what_people_did_out_of_the_record() {
     let mut fleet = fleet_with_token(|_, _| {});
@@ -135,7 +135,7 @@ fn enrolments_do_not_push_what_people_did_out_of_the_record() {
     let by_people = lines(&fleet, "operator/");
     for _ in 0..20 {
         fleet.enroll_by("special", "worker-1", Some(255)).expect("let in, and answered again");
-        // Later than a line is counted up.
+        // Longer than the interval in which repetitions share a line.
         fleet.pass(61_000, &[]);
     }
     assert_eq!(lines(&fleet, "token/"), 2, "that it was answered again, once");
@@ -153,7 +153,7 @@ fn enrolments_do_not_push_what_people_did_out_of_the_record() {
     assert_eq!(newest.message, "worker-10499", "the oldest are gone");
 }
 
-/// A token for workers for which nobody said how often it may be used: how often it may, or the reason of the refusal.
+/// Creates a token for workers without a number of uses. Returns that number, or the reason of the refusal.
 fn uses(fleet: &mut Fleet, only: Option<&str>) -> Result<u32, &'static str> {
     let mut request = token("counted", Worker);
     if let Request::CreateToken { machine: of, uses, .. } = &mut request {
@@ -196,7 +196,7 @@ fn cluster_is_full_others_are_not() {
         *cluster = other;
     }
     fleet.ask(theirs).expect("a token");
-    // Two are named, and ten more are let in.
+    // Two are named, and ten more are admitted.
     (0..12).for_each(|n| drop(fleet.enroll(&format!("junk-{n}"), Worker).expect("let in")));
     assert_eq!(reason(fleet.enroll("junk-12", Worker)), "ClusterFull");
     fleet.enroll_with("theirs", "control-9").expect("another cluster has room");
@@ -224,7 +224,7 @@ fn enrolment_rate_lets_a_fleet_in() {
     fleet.enroll_with("special", "worker-1").expect("a moment later");
 }
 
-/// Whoever has a token's secret asks without end: for what it has, and for what it does not get.
+/// A holder of a token's secret asks endlessly: for its existing identity, and for refused ones.
 #[test]
 fn repeats_and_refusals_hold_no_other_machine_up() {
     let mut fleet = fleet_with_token(|_, _| {});
@@ -249,7 +249,7 @@ fn revoked_machine_leaves_its_place() {
     fleet.enroll("junk-1", Worker).expect("its successor");
 }
 
-/// Whether a machine took the place of another does not follow from the lists that its name was given.
+/// Whether a machine took the place of another must be recorded: the lists given under its name are no evidence.
 #[test]
 fn taken_back_name_is_what_it_was() {
     let revoke = || Request::RevokeToken { id: "special".to_owned(), machines: true };
@@ -307,7 +307,7 @@ fn leaked_token_takes_its_machines_back() {
     assert!(loaded.same_record(fleet.core.facts()), "it is all durable");
 }
 
-/// A copy of the record may be older than what its machines have done since.
+/// A copy of the record may be older than the latest actions of its machines.
 #[test]
 fn recovering_store_takes_no_machine_back() {
     let mut fleet = fleet_with_token(|_, _| {});

@@ -1,4 +1,4 @@
-//! A fleet of made-up agents around a core, for tests: `Fleet::of(3, 2).reported()` is where a deployment begins.
+//! A fleet of simulated agents around a core, for tests: `Fleet::of(3, 2).reported()` is where a deployment begins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const CLUSTER: &str = "edge-7";
 pub(crate) const SECRET: ItemHash = ItemHash([7; 32]);
 
-/// What one made-up agent knows.
+/// State of one simulated agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Agent {
     pub id: MachineId,
@@ -37,23 +37,23 @@ pub(crate) struct Agent {
     pub acked: Seq,
     pub seq: Seq,
     pub session: Option<u64>,
-    /// What it was sent last.
+    /// The last list that it received.
     pub assignment: Option<Assignment>,
     pub statuses: BTreeMap<ItemName, ItemStatus>,
 }
 
-/// A coordinator's core, its store, and agents that do what they are told to.
+/// A coordinator's core, its store, and agents that follow their lists.
 pub(crate) struct Fleet {
     pub core: Core,
     pub store: MemoryStore,
     pub agents: BTreeMap<String, Agent>,
-    /// What the newest step asked for.
+    /// Effects of the newest step.
     pub effects: Vec<Effect>,
-    /// What was asked of swarms and has not been answered.
+    /// Open questions to swarms.
     pub questions: Vec<SwarmQuestion>,
     at_ms: u64,
     last_session: u64,
-    /// The key that was made last; tests name others, from the end on.
+    /// The newest key; tests choose others, from the end on.
     last_key: u8,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn item(name: &str, phase: Phase) -> StateItem {
     }
 }
 
-/// `images` and `install` on every machine; control machines `join` once the set of them is complete.
+/// `images` and `install` on every machine; control machines `join` once their set is complete.
 pub(crate) fn spec(control: u32, worker: u32) -> ClusterSpec {
     let of_all = || vec![item("images", Phase::Prepare), item("install", Phase::Deploy)];
     let mut of_control = of_all();
@@ -136,12 +136,12 @@ pub(crate) fn proof_key() -> ProofKey {
 }
 
 impl Fleet {
-    /// `spec(control, worker)` applied and its machines enrolled; nobody has connected.
+    /// `spec(control, worker)` applied and its machines enrolled, before any connection.
     pub(crate) fn of(control: u32, worker: u32) -> Self {
         Self::with(spec(control, worker))
     }
 
-    /// A cluster applied, and as many machines enrolled as it says.
+    /// A cluster applied, with the specified number of machines enrolled.
     pub(crate) fn with(spec: ClusterSpec) -> Self {
         let counts = spec.machines.expect("a test says how many");
         let mut fleet = Self::applied(spec);
@@ -153,7 +153,7 @@ impl Fleet {
         fleet
     }
 
-    /// A cluster applied, and nobody enrolled.
+    /// A cluster applied, without enrolled machines.
     pub(crate) fn applied(spec: ClusterSpec) -> Self {
         let mut store = MemoryStore::default();
         let now = Now { wall_ms: 1_700_000_000_000, mono_ms: 1_000 };
@@ -173,7 +173,7 @@ impl Fleet {
         Now { wall_ms: 1_700_000_000_000 + self.at_ms, mono_ms: self.at_ms }
     }
 
-    /// A step, and those by which slots are granted a little later.
+    /// A step, and the following ones that grant further slots a little later.
     pub(crate) fn step(&mut self, input: Input) -> Result<Reply, Refusal> {
         let answer = self.one_step(input);
         let mut effects = std::mem::take(&mut self.effects);
@@ -186,7 +186,7 @@ impl Fleet {
         answer
     }
 
-    /// Does a worker wait for nothing but that others have just been granted a slot?
+    /// Does a worker wait only because others have just been granted a slot?
     fn spreads(&self) -> bool {
         let surveys = survey::all(self.core.facts(), self.core.limits(), self.now());
         surveys.values().any(|survey| {
@@ -227,17 +227,17 @@ impl Fleet {
         self.step(Input::Operator { actor: actor.to_owned(), request })
     }
 
-    /// A machine enrols with the token of its type.
+    /// Enrols a machine with the token of its type.
     pub(crate) fn enroll(&mut self, name: &str, machine_type: MachineType) -> Result<Reply, Refusal> {
         self.enroll_with(machine_type.as_str(), name)
     }
 
-    /// A machine enrols with this token.
+    /// Enrols a machine with this token.
     pub(crate) fn enroll_with(&mut self, token: &str, name: &str) -> Result<Reply, Refusal> {
         self.enroll_by(token, name, None)
     }
 
-    /// The same with this key; None: with one of its own.
+    /// The same with this key; None: with a new one.
     pub(crate) fn enroll_by(&mut self, token: &str, name: &str, key: Option<u8>) -> Result<Reply, Refusal> {
         let key = key.unwrap_or_else(|| {
             self.last_key += 1;
@@ -279,7 +279,7 @@ impl Fleet {
         }
     }
 
-    /// What the agent of a machine would say first.
+    /// The first Hello of a machine's agent.
     pub(crate) fn greeting(&self, name: &str) -> Hello {
         let agent = &self.agents[name];
         Hello {
@@ -299,7 +299,7 @@ impl Fleet {
         }
     }
 
-    /// The same with a code for every number in it, as coordinators of this fleet have told them.
+    /// The same with valid codes for all its numbers, as coordinators of this fleet issue them.
     pub(crate) fn proven(&self, name: &str, hello: Hello) -> Hello {
         let (id, ledger, epoch) = (self.agents[name].id, hello.ledger_id, hello.epoch);
         let (generation, seq) = (hello.generation, hello.acked_seq);
@@ -334,7 +334,7 @@ impl Fleet {
         self.step(Input::Hello { id, session, hello: Box::new(hello) })
     }
 
-    /// A machine's facts change, and its agent says so.
+    /// A machine's facts change, and its agent reports that.
     pub(crate) fn report_host(&mut self, id: MachineId, facts: HostFacts) {
         let agent = self.agents.values().find(|agent| agent.id == id).expect("known");
         let session = agent.session.expect("connected");
@@ -347,14 +347,14 @@ impl Fleet {
         self.step(Input::Gone { id, session }).expect("known");
     }
 
-    /// The agent accepts what it was sent last.
+    /// The agent accepts its last received list.
     pub(crate) fn accept(&mut self, name: &str) {
         let agent = &self.agents[name];
         let Some(generation) = agent.assignment.as_ref().map(|assignment| assignment.generation) else { return };
         self.answer(name, generation, None);
     }
 
-    /// The agent accepts a list, or says why not.
+    /// The agent accepts a list, or refuses it with a reason.
     pub(crate) fn answer(&mut self, name: &str, generation: Generation, refused: Option<&str>) {
         let (id, session) = (self.agents[name].id, self.agents[name].session.expect("connected"));
         let refused = refused.map(str::to_owned);
@@ -367,7 +367,7 @@ impl Fleet {
         let assignment = agent.assignment.as_ref().expect("a list");
         let assigned = assignment.items.iter().find(|known| known.name.as_str() == item).expect("an item of the list");
         let before = agent.statuses.get(&assigned.name);
-        // What ends is what began, whatever the list has by now.
+        // The end belongs to the attempt that began, whatever the current list.
         let ends = before.filter(|status| status.state == ItemState::Running && state != ItemState::Running);
         let (hash, generation, attempt) = match (ends, before.filter(|status| status.hash == assigned.hash)) {
             (Some(status), _) => (status.hash, status.generation, status.attempt),
@@ -391,7 +391,7 @@ impl Fleet {
         agent.seq = agent.seq.next();
         let (id, seq) = (agent.id, agent.seq);
         self.event_at(name, seq, status).expect("the next event");
-        // Whoever is removed with this step is told nothing more.
+        // Only a machine removed by this step gets no acknowledgement.
         let acked = self.effects.iter().any(|effect| matches!(effect, Effect::Ack { id: of, .. } if *of == id));
         assert!(acked || !self.core.facts().machines.contains_key(&machine(name)));
         self.agents.get_mut(name).expect("an agent").acked = seq;
@@ -403,7 +403,7 @@ impl Fleet {
         self.step(Input::Status { id, session, seq, status: Box::new(status) })
     }
 
-    /// The agent accepts its list and begins its first item that is not done.
+    /// The agent accepts its list and begins its first unfinished item.
     pub(crate) fn begin(&mut self, name: &str) -> String {
         self.accept(name);
         let item = self.due(name).expect("something to do");
@@ -411,13 +411,13 @@ impl Fleet {
         item
     }
 
-    /// The agent accepts its list, begins an item, and fails it for good.
+    /// The agent accepts its list and begins an item, which fails permanently.
     pub(crate) fn fail(&mut self, name: &str) {
         let item = self.begin(name);
         self.event(name, &item, ItemState::Failed { exit_code: 3, retryable: false });
     }
 
-    /// The agent does what is in its list, until nothing is left.
+    /// The agent does all items of its list.
     pub(crate) fn finish(&mut self, name: &str) {
         self.accept(name);
         while let Some(item) = self.due(name) {
@@ -427,7 +427,7 @@ impl Fleet {
         }
     }
 
-    /// Lets the machines of a type do what is in their lists, until nobody has anything to do.
+    /// The machines of a type do their lists until all are done.
     pub(crate) fn finish_all(&mut self, machine_type: MachineType) {
         let of_type = |name: &String| name.starts_with(machine_type.as_str());
         let names: Vec<String> = self.agents.keys().filter(|name| of_type(name)).cloned().collect();
@@ -438,7 +438,7 @@ impl Fleet {
         }
     }
 
-    /// The prepare items of everybody are done. As many control machines as there may be have their deploy items.
+    /// The prepare items of all machines are done. As many control machines as possible have their deploy items.
     pub(crate) fn prepared(mut self) -> Self {
         let images = item_name("images");
         let open = |fleet: &Self, name: &String| {
@@ -452,7 +452,7 @@ impl Fleet {
         self
     }
 
-    /// The first item of a machine's list that has not succeeded.
+    /// The first item of a machine's list that must still succeed.
     pub(crate) fn due(&self, name: &str) -> Option<String> {
         let agent = &self.agents[name];
         let done = |item: &muster_proto::model::AssignedItem| {
@@ -466,20 +466,20 @@ impl Fleet {
         items.iter().find(|item| !done(item)).map(|item| item.name.to_string())
     }
 
-    /// Time passes. Whoever is connected is heard, except the silent.
+    /// Time passes. Connected agents send signs of life, except the silent.
     pub(crate) fn pass(&mut self, ms: u64, silent: &[&str]) {
         self.heartbeats(ms, silent);
         self.step(Input::Tick).expect("time passes");
     }
 
-    /// An agent says why it starts nothing, or that nothing is in its way.
+    /// An agent reports why it is blocked, or that the block is over.
     pub(crate) fn agent_blocked(&mut self, id: MachineId, blocked: Option<(Reason, String)>) {
         let agent = self.agents.values().find(|agent| agent.id == id).expect("known");
         let session = agent.session.expect("connected");
         self.step(Input::AgentBlocked { id, session, blocked }).expect("known");
     }
 
-    /// Time passes, and nothing comes but signs of life: of whoever is connected, except the silent.
+    /// Time passes with signs of life only: of connected agents, except the silent.
     pub(crate) fn heartbeats(&mut self, ms: u64, silent: &[&str]) {
         self.at_ms += ms;
         let silent: BTreeSet<&str> = silent.iter().copied().collect();
@@ -499,7 +499,7 @@ impl Fleet {
         self.restart_from(self.store.clone());
     }
 
-    /// The coordinator dies, and starts again after so long.
+    /// The coordinator dies, and starts again after this time.
     pub(crate) fn restart_after(&mut self, ms: u64) {
         self.at_ms += ms;
         self.restart();
@@ -516,7 +516,7 @@ impl Fleet {
         self.questions.clear();
     }
 
-    /// `muster-coordinator recover` on this store, and a start from it.
+    /// Runs `muster-coordinator recover` on this store, and starts from it.
     pub(crate) fn recover_from(&mut self, mut store: MemoryStore) {
         let rows = store.load().expect("in memory");
         let (_, changes) = recover(rows, Epoch(0), "coordinator", self.now()).expect("its own rows");
@@ -532,25 +532,25 @@ impl Fleet {
         self.row(name).slot.map(|slot: Slot| slot.phase)
     }
 
-    /// Who holds a slot.
+    /// Machines with a slot.
     pub(crate) fn slots(&self) -> Vec<&str> {
         let machines = self.core.facts().machines.values();
         machines.filter(|machine| machine.slot.is_some()).map(|machine| machine.name.as_str()).collect()
     }
 
-    /// Where a machine stands, in the operators' word.
+    /// The state of a machine, as operators see it.
     pub(crate) fn state(&self, name: &str) -> &'static str {
         self.look(name, |_, position| position.state().as_str())
     }
 
-    /// Why a machine does not move: the reason's name.
+    /// Why a machine is blocked: the reason's name.
     pub(crate) fn why(&self, name: &str) -> Option<String> {
         self.look(name, |survey, position| {
             blocked::of_machine(survey, position).map(|blocked| blocked.reason.to_string())
         })
     }
 
-    /// Why a machine does not move, in words.
+    /// Why a machine is blocked, as text.
     pub(crate) fn says(&self, name: &str) -> String {
         let message = self.look(name, blocked::of_machine);
         message.map(|blocked| blocked.message).unwrap_or_default()
@@ -563,12 +563,12 @@ impl Fleet {
     }
 }
 
-/// Names that sort as they count.
+/// Names that sort by number.
 fn name_of(machine_type: MachineType, n: u32, count: u32) -> String {
     if count < 10 { format!("{machine_type}-{n}") } else { format!("{machine_type}-{n:02}") }
 }
 
-/// A token for any machine of a type, named as asked.
+/// A token for any machine of a type, with this id.
 pub(crate) fn token(id: &str, machine_type: MachineType) -> Request {
     Request::CreateToken {
         id: id.to_owned(),

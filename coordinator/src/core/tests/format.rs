@@ -1,4 +1,4 @@
-//! The record's format: a coordinator that is too old or too new for a record leaves it alone, and says so.
+//! The record's format: a coordinator too old or too new for a record leaves it unchanged and reports that.
 
 use super::fleet::{Fleet, proof_key};
 use crate::{
@@ -23,7 +23,7 @@ fn a_record_of_a_newer_coordinator_is_refused() {
     assert!(refused.to_string().contains("run version 9.9.9 or newer"), "{refused}");
 }
 
-/// The row of a build from before the first release: it lacks fields of today's, and its other rows differ too.
+/// The row of a build from before the first release: it lacks today's fields, and its other rows differ too.
 #[test]
 fn record_of_unreleased_build_is_of_another_format() {
     let old = r#"{"format":1,"written_by":"0.1.0","epoch":3,"fleet_epoch":3,"recovering":false,"audit_seq":2}"#;

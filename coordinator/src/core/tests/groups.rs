@@ -14,7 +14,7 @@ fn group(name: &str, index: u32, concurrent_updates: u32) -> UpdateGroup {
     UpdateGroup { name, index, concurrent_updates, reboot_if_update_requires: false }
 }
 
-/// A deployed cluster with these groups and these workers in them, and another version of `install` for everybody.
+/// A deployed cluster with these groups and these workers in them, and another version of `install` for all machines.
 fn grouped(width: u32, groups: &[UpdateGroup], members: &[(&str, &str)]) -> Fleet {
     let mut fleet = deployed(3, 5);
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
@@ -63,7 +63,7 @@ fn a_group_has_a_ceiling_of_its_own() {
 fn who_is_put_aside_holds_up_no_later_group_and_who_failed_does() {
     let members = [("worker-1", "canary"), ("worker-2", "canary")];
     let mut fleet = grouped(5, &[group("canary", 0, 2)], &members);
-    // In small steps, for whoever is not heard of for long is Lost.
+    // In small steps, because a machine without messages for long is Lost.
     (0..NODE_LOCKS_MS / 20_000).for_each(|_| fleet.pass(20_000, &[]));
     assert_eq!(fleet.why("worker-1").as_deref(), Some("Deferred"));
     assert_eq!(fleet.requests(), ["worker-3", "worker-4", "worker-5"], "the controller let none of the canaries go");

@@ -41,7 +41,7 @@ fn with_hooks(fleet: &mut Fleet, before: Vec<Hook>, after: Vec<Hook>) {
     release(fleet, &["images", "install"], 1);
 }
 
-/// A guarded cluster of 3 and 2; `silence` and `check` run on worker-2 before its updates, `check` on the other, too.
+/// A guarded cluster of 3 and 2; `silence` and `check` run on worker-2 before its updates, `check` on worker-1 too.
 fn hooked() -> Fleet {
     let mut fleet = deployed(3, 2);
     let before = vec![hook("silence", on("worker-2")), hook("check", HookMachines::MachineType(Worker))];
@@ -102,7 +102,7 @@ fn hooks_before_come_before_everything_and_those_after_before_the_end() {
     assert!(update_row(&fleet).stages.values().all(|stage| stage.succeeded));
     assert_eq!(fleet.row("worker-2").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1.1"));
 
-    // Once in every update, and deciding again after a restart brings nothing new.
+    // Once in every update: deciding again after a restart adds nothing.
     fleet.restart();
     fleet.all_report();
     assert_eq!(reason(fleet.ask(update())), "NothingToDo");
@@ -241,7 +241,7 @@ fn is_gone(fleet: &Fleet, name: &str) -> bool {
     !fleet.core.facts().machines.contains_key(name)
 }
 
-/// A machine is removed while this item runs there, which its list has no more then; its agent lets it end.
+/// A machine is removed while this item runs there. Its list then lacks the item, and its agent lets it end.
 fn removed_while_it_runs(fleet: &mut Fleet, name: &str, item: &str, policy: RemovalPolicy) {
     assert_eq!(fleet.begin(name), item);
     let before = fleet.agents[name].assignment.clone();
@@ -261,7 +261,7 @@ fn removed_while_it_runs(fleet: &mut Fleet, name: &str, item: &str, policy: Remo
     fleet.agents.remove(name);
 }
 
-/// The last machine comes to its end, and hooks after begin.
+/// The last machine ends, and hooks after begin.
 fn through(fleet: &mut Fleet, name: &str) {
     fleet.lock("ceph", Some(name), LockState::Inactive);
     fleet.finish(name);
@@ -269,7 +269,7 @@ fn through(fleet: &mut Fleet, name: &str) {
     assert!(update_row(fleet).stages.contains_key(&ClusterStage::HooksAfter));
 }
 
-/// Where the hooks of the newest update stand, as operators are told.
+/// The hook states of the newest update, as operators see them.
 fn told(fleet: &Fleet) -> Vec<String> {
     let rollouts = documents::rollouts(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now());
     let hooks = rollouts.into_iter().filter_map(|rollout| rollout.status.update).flat_map(|update| update.hooks);
@@ -302,7 +302,7 @@ fn a_machine_that_is_removed_has_no_hook_after() {
     for name in ["control-1", "control-2", "control-3", "worker-1"] {
         fleet.upgrade(name);
     }
-    // One that is through itself, in the middle of the update.
+    // A machine that is complete, in the middle of the update.
     fleet.ask(remove("worker-1", RemovalPolicy::Graceful)).expect("begins");
     fleet.upgrade("worker-2");
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
@@ -311,14 +311,14 @@ fn a_machine_that_is_removed_has_no_hook_after() {
     fleet.lock("ceph", Some("worker-3"), LockState::Inactive);
     fleet.finish("worker-3");
     fleet.lock("ceph", Some("worker-3"), LockState::Active);
-    // One while its hook runs.
+    // A machine while its hook runs.
     removed_while_it_runs(&mut fleet, "worker-2", "smoke", RemovalPolicy::Graceful);
     assert!(fleet.core.facts().open_rollout(&cluster()).is_some(), "the last hook is open");
     fleet.finish("worker-3");
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
 }
 
-/// A copy from before an update gives its name a second time, and the agents know what was done the first time.
+/// A copy from before an update uses its name again, and the agents know what was done the first time.
 #[test]
 fn an_update_that_the_store_forgot_takes_nothing_from_the_next_of_its_name() {
     let mut fleet = hooked();
@@ -342,7 +342,7 @@ fn keep(name: &str) -> Request {
     Request::AbortRemoval { machine: machine(name) }
 }
 
-/// Its removal took it out of the update at the version that it had, which knows no such hook.
+/// Its removal took it out of the update at its former version, which lacks this hook.
 #[test]
 fn a_machine_that_was_to_be_removed_and_stays_has_no_hook_after() {
     let mut fleet = deployed(3, 2);
@@ -361,7 +361,7 @@ fn a_machine_that_was_to_be_removed_and_stays_has_no_hook_after() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "{:?}", fleet.why("worker-1"));
 }
 
-/// What the update has for it is known all the while it is being removed.
+/// Its part of the update is known throughout its removal.
 #[test]
 fn a_machine_that_was_through_when_its_removal_began_keeps_its_hook_after() {
     let mut fleet = deployed(3, 2);
@@ -530,7 +530,7 @@ fn a_hook_for_a_machine_that_nobody_has_is_told_when_it_is_applied() {
     assert!(!said.contains("smoke"), "it comes with it: {said}");
 }
 
-/// What was done while there was no coordinator is reported to the next one first.
+/// Work done without a coordinator is first reported to the next one.
 #[test]
 fn hooks_that_were_done_without_a_coordinator_abort_nothing() {
     let mut fleet = hooked();

@@ -1,4 +1,4 @@
-//! What operators wish: what is done, and what is refused with a reason.
+//! Operators' requests: the accepted ones, and the refused ones with their reasons.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ fn accept(item: Option<&str>) -> Request {
     Request::Accept { machine: machine("control-1"), item: item.map(item_name) }
 }
 
-/// `control-1` with its deploy item in this state; None: it has its slot, and has not begun.
+/// `control-1` with its deploy item in this state; None: it has its slot before the item begins.
 fn standing(state: Option<ItemState>) -> Fleet {
     let mut fleet = Fleet::of(1, 0).reported().prepared();
     fleet.accept("control-1");
@@ -150,7 +150,7 @@ fn skipped_and_accepted_items_leave_the_list() {
     }
 }
 
-/// A verdict is about one content: the same name with another content is due again.
+/// A decision applies to one content: the same name with other content is due again.
 #[test]
 fn a_skip_does_not_outlive_its_item() {
     let mut fleet = standing(Some(FAILED));
@@ -260,7 +260,7 @@ fn a_revocation_outlives_new_credentials_that_were_under_way() {
     assert_eq!(issued_ms, [now_ms + 2_000, now_ms + 3_000]);
 }
 
-/// Whoever mistypes a name is not led to shutting itself out.
+/// After a mistyped name, only the credentials of others are suggested.
 #[test]
 fn a_mistyped_name_suggests_the_credentials_of_others() {
     let mut fleet = Fleet::of(1, 1);

@@ -1,4 +1,4 @@
-//! The quorum of the control plane: who counts in it, and when one of it may go down.
+//! The quorum of the control plane: its members, and when one of them may go down.
 
 use muster_proto::model::{LockState, MachineType::Control, Scope};
 

@@ -1,4 +1,4 @@
-//! What one cluster's operators fill is that cluster's own: the others go on.
+//! One cluster's operators can exhaust only that cluster's quotas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ fn for_other(id: &str) -> Request {
     request
 }
 
-/// The next secret.
+/// Creates the next secret.
 fn secret(fleet: &Fleet, of: Option<ClusterName>, name: &str) -> Request {
     let clusters = if of.is_none() { [cluster()].into() } else { BTreeSet::new() };
     let id = SecretId { cluster: of, name: SecretName::new(name).expect("a name") };
@@ -100,7 +100,7 @@ fn tokens_of_one_cluster_leave_others_room() {
     assert_eq!(reason(fleet.ask(token("more", Worker))), "TooManyTokens");
 }
 
-/// A manifest may name any number of machines, and an operator who may apply it any number of Machine documents.
+/// A manifest may name any number of machines, and its operator may apply any number of Machine documents.
 #[test]
 fn machines_of_one_cluster_leave_others_room() {
     let machines = Some(Counts { control: 1, worker: 10_000 });

@@ -1,4 +1,4 @@
-//! Machines that reboot because an item of theirs says so.
+//! Machines that reboot because one of their items requires it.
 
 use muster_proto::model::{
     ItemState::{Running, Succeeded},
@@ -20,7 +20,7 @@ fn fleet() -> Fleet {
     Fleet::with(spec).reported().prepared()
 }
 
-/// control-1 has done all but its reboot, said that it goes, and is gone.
+/// control-1 has done all but its reboot, announced the reboot, and disconnected.
 fn going() -> Fleet {
     let mut fleet = fleet();
     fleet.accept("control-1");

@@ -11,7 +11,7 @@ use crate::{
 const SUBJECT: &str = "controller/nova";
 const HOUR_MS: u64 = 3_600_000;
 
-/// A fleet with a controller whose certificate was issued so long ago, for an hour; and when that was.
+/// A fleet with a controller's certificate of this age, valid for an hour; and its issue time.
 fn issued(age_ms: u64) -> (Fleet, u64) {
     let mut fleet = Fleet::of(1, 1);
     let at_ms = fleet.now().wall_ms - age_ms;
@@ -27,7 +27,7 @@ fn certificate(issued_at_ms: u64) -> CertificateRow {
     CertificateRow { issued_at_ms, expires_at_ms: issued_at_ms + HOUR_MS, clusters: BTreeSet::new() }
 }
 
-/// It shows the certificate that was issued then, and asks for one that is issued then.
+/// Presents the certificate issued at `shown_at_ms`, and requests one issued at `at_ms`.
 fn renew(fleet: &mut Fleet, shown_at_ms: u64, at_ms: u64) -> Result<Reply, Refusal> {
     let renewal = Renewal {
         shown_issued_at_ms: shown_at_ms,
@@ -51,7 +51,7 @@ fn renewed_certificate_stands_beside_former() {
     let (mut fleet, at_ms) = issued(HOUR_MS / 2);
     let now_ms = fleet.now().wall_ms;
     assert_eq!(renew(&mut fleet, at_ms, now_ms), Ok(Reply::Ok));
-    // Its answer is lost: it asks again with the one that it has.
+    // The answer is lost: it asks again with its present certificate.
     assert_eq!(renew(&mut fleet, at_ms, now_ms + 1_000), Ok(Reply::Ok));
     let row = of(&fleet);
     assert_eq!(row.certificates, [at_ms, now_ms, now_ms + 1_000].map(certificate));
@@ -69,10 +69,10 @@ fn revocation_ends_renewed_and_former() {
     renew(&mut fleet, at_ms, now_ms).expect("renewed");
     fleet.ask(Request::RevokeCredentials { subject: SUBJECT.to_owned() }).expect("revoked");
     assert!(of(&fleet).refuses(at_ms) && of(&fleet).refuses(now_ms));
-    // A call that began before: the rim has a certificate ready that is issued after the revocation.
+    // A call that began before the revocation: the rim has a certificate ready that is issued after it.
     assert_eq!(reason(renew(&mut fleet, at_ms, now_ms + 2_000)), "Revoked");
     assert!(of(&fleet).revoked(), "nothing is recorded: {:?}", of(&fleet));
-    // One that the record does not have, as after a backup was put back.
+    // An unrecorded certificate, as after the restoration of a backup.
     let (mut fleet, at_ms) = issued(HOUR_MS / 2);
     assert_eq!(reason(renew(&mut fleet, at_ms + 5_000, at_ms + 10_000)), "Revoked");
 }

@@ -1,4 +1,4 @@
-//! A deployment from its beginning to its end: the control set, who reconfigures, who joins later.
+//! A deployment from start to end: the control set, machines that reconfigure, and machines that join later.
 
 use muster_proto::model::{
     MachineType::{Control, Worker},
@@ -7,7 +7,7 @@ use muster_proto::model::{
 
 use super::fleet::{Fleet, cluster, machine, machine_spec, spec};
 
-/// The phases a machine was granted, in order, as its list shows.
+/// The last phase of a machine's list.
 fn reach(fleet: &Fleet, name: &str) -> Option<Phase> {
     fleet.row(name).reach
 }
@@ -78,7 +78,7 @@ fn upgrade_index_comes_before_the_name() {
     assert_eq!(fleet.slots(), ["control-2"]);
 }
 
-/// A machine's own values take the place of the template's, for this machine alone.
+/// A machine's own values replace the template's, for this machine only.
 #[test]
 fn overrides_reach_the_one_machine_they_are_for() {
     let mut fleet = Fleet::of(1, 2);

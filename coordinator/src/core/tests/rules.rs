@@ -1,5 +1,5 @@
-//! For each safety rule: the grant that it forbids is withheld *while everything else would allow it*, and made as soon
-//! as the rule allows it. A test of withholding alone would pass for a coordinator that never grants anything.
+//! For each safety rule: its grant is withheld *while everything else would allow it*, and made as soon as the rule
+//! allows it. A test of withholding alone would pass for a coordinator that never grants anything.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::{
 
 const FAILED: muster_proto::model::ItemState = Failed { exit_code: 3, retryable: false };
 
-/// The machine could take a slot this moment: connected, reported, prepared, none held, in the rollout. Only a rule of
-/// the fleet is in its way.
+/// The machine could take a slot now: connected, reported, prepared, without one, in the rollout. Only a rule of the
+/// fleet blocks it.
 fn withheld(fleet: &Fleet, name: &str) -> String {
     let survey = Survey::of(fleet.core.facts(), &cluster(), fleet.core.limits(), fleet.now()).expect("a cluster");
     let position = survey.machines.iter().find(|p| p.row.name == machine(name)).expect("a machine");
@@ -162,7 +162,7 @@ fn rule_5_a_workers_first_failure_frees_its_slot() {
     assert_eq!(fleet.slots(), ["worker-2"]);
 }
 
-/// With the list it had before, the machine may have begun what was taken out since, and not have said so yet.
+/// With its former list, the machine may have begun an item that was removed since; the report may still come.
 #[test]
 fn rule_5_no_outcome_before_the_newest_list_is_accepted() {
     let mut edited = spec(2, 0);
@@ -252,7 +252,8 @@ fn the_lost_count_while_they_hold_a_slot() {
     assert_eq!(fleet.slots(), ["worker-1", "worker-3"]);
 }
 
-/// `control-1` deployed when the coordinator died; it is done now, and `control-2` is ready. `control-3` is silent.
+/// `control-1` was deploying when the coordinator died; it is done now, and `control-2` is ready. `control-3` is
+/// silent.
 fn gathering() -> Fleet {
     let mut fleet = Fleet::of(3, 0).reported().prepared();
     fleet.begin("control-1");
@@ -271,8 +272,8 @@ fn gathering_ends_when_everybody_has_said_hello() {
     assert_eq!(fleet.slots(), ["control-2"]);
 }
 
-/// One worker at a time may go. The coordinator was started anew when worker-1 was at work, and worker-1 has finished
-/// since; worker-3 has not been heard of.
+/// One worker at a time may go. The coordinator restarted while worker-1 worked, and worker-1 has finished since;
+/// worker-3 is silent.
 fn gathering_workers() -> Fleet {
     let mut limited = spec(1, 3);
     limited.max_worker_deploy_count = 1;
@@ -307,7 +308,7 @@ fn a_deadline_that_passes_among_heartbeats_is_not_lost() {
     assert_eq!(fleet.slots(), ["worker-2"]);
 }
 
-/// Each cluster waits for its own machines; while a copy is recovered for all, and names its own.
+/// Each cluster waits for its own machines. While a copy is recovered it waits for all, and names its own.
 #[test]
 fn gathering_is_of_one_cluster() {
     let mut fleet = Fleet::of(1, 1).reported().prepared();
@@ -351,7 +352,7 @@ fn no_time_makes_a_silent_control_machine_idle() {
     assert_eq!(fleet.slots(), ["control-2"]);
 }
 
-/// The copy does not know that `control-2` was granted a slot, and who has spoken since it was put back cannot tell.
+/// The copy lacks the slot of `control-2`, and the machines heard since its restoration cannot know of it.
 #[test]
 fn rule_1_holds_on_a_restored_copy() {
     let mut fleet = Fleet::of(3, 0).reported().prepared();
@@ -453,7 +454,7 @@ fn a_revoked_machine_takes_no_place_in_prepare() {
     assert_eq!(fleet.state("worker-2"), "Prepare");
 }
 
-/// An agent was blocked, reconnected, and is no more; what it said on the stream before comes last.
+/// An agent was blocked and reconnected unblocked; a message of its former stream comes last.
 #[test]
 fn what_comes_late_on_an_older_stream_blocks_nobody() {
     let mut fleet = Fleet::of(1, 0).reported();

@@ -1,4 +1,4 @@
-//! Secrets in an update: a newer version is a reason for one, and none changes in the middle of one.
+//! Secrets in an update: a newer version is a reason for one, and versions stay fixed during one.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn renew(fleet: &mut Fleet) {
     fleet.ask(Request::CreateSecret { id: id(), version, sealed: Sealed(vec![1]), clusters }).expect("made");
 }
 
-/// The spec in which `install` refers to `db`.
+/// The spec with a reference to `db` in `install`.
 fn using(mut spec: muster_proto::model::ClusterSpec, text: &str) -> muster_proto::model::ClusterSpec {
     for item in spec.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "install") {
         item.params.insert("password".to_owned(), text.to_owned());
@@ -29,7 +29,7 @@ fn using(mut spec: muster_proto::model::ClusterSpec, text: &str) -> muster_proto
     spec
 }
 
-/// Every machine comes to its end in the update under way.
+/// Every machine ends in the current update.
 fn upgrade_all(fleet: &mut Fleet) {
     for name in ["control-1", "control-2", "control-3", "worker-1"] {
         assert_eq!(fleet.requests(), [name]);
@@ -86,7 +86,7 @@ fn shared_secret_is_for_named_clusters() {
     assert!(said.ends_with("; it is for elsewhere; there is no cluster elsewhere yet: `musterctl apply` makes one"));
 }
 
-/// An update goes on with the list that it froze; what the list means by a name is asked each time.
+/// An update continues with its frozen list; the names in the list are resolved each time.
 #[test]
 fn unshared_secret_is_not_fetched_in_an_update() {
     let mut fleet = deployed(3, 1);

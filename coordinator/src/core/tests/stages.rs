@@ -9,12 +9,12 @@ use crate::{
     plan::{blocked, update::overdue_stage},
 };
 
-/// In small steps, for whoever is not heard of for long is Lost.
+/// In small steps, because a machine without messages for long is Lost.
 fn hours(fleet: &mut Fleet, hours: u64) {
     (0..hours * 180).for_each(|_| fleet.pass(20_000, &[]));
 }
 
-/// An update has begun, and whoever has an image to load is about to prepare.
+/// An update has begun, and machines with an image to load are about to prepare.
 fn preparing(workers: u32) -> Fleet {
     let mut fleet = deployed(3, workers);
     release(&mut fleet, &["images", "install"], 1);
@@ -74,7 +74,7 @@ fn what_is_retried_has_its_time_anew() {
     assert_eq!(fleet.stuck("control-1"), None, "and nobody is told of the time that is over");
 }
 
-/// An update that changes an item of each phase: `control-1` has done the first, and has leave for the second.
+/// An update that changes an item of each phase: `control-1` has done the first, and has a permit for the second.
 fn reconfigures() -> Fleet {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install", "join"], 1);
@@ -135,7 +135,7 @@ fn items_past_their_deadline_may_pause_the_update() {
     assert_eq!(fleet.stuck("control-1"), None);
 }
 
-/// The stage of the cluster itself that is past its deadline.
+/// The cluster's own stage that is past its deadline.
 fn overdue(fleet: &Fleet) -> Option<ClusterStage> {
     fleet.look("worker-1", |survey, _| overdue_stage(survey).map(|(stage, _)| stage))
 }
@@ -230,7 +230,7 @@ fn the_time_of_preparing_is_not_that_of_waiting() {
     assert_eq!((waited.started_at_ms, waited.finished_at_ms), (done_ms, Some(fleet.now().wall_ms)), "{stages:?}");
 }
 
-/// A cluster with a release to go to, under these deadlines.
+/// A cluster with a new release to go to, under these deadlines.
 fn under(deadlines: impl Fn(&mut UpdateDeadlines)) -> Fleet {
     let mut fleet = deployed(3, 1);
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
@@ -240,7 +240,7 @@ fn under(deadlines: impl Fn(&mut UpdateDeadlines)) -> Fleet {
     fleet
 }
 
-/// What is recorded of it last, by whom.
+/// The actor and message of its last audit line.
 fn last_word(fleet: &Fleet) -> (String, String) {
     let line = fleet.core.facts().audit_lines().pop().expect("a line");
     (line.actor.clone(), line.message.clone())

@@ -1,4 +1,4 @@
-//! Updates that stand still: each wait has a deadline, or says that it wants a person.
+//! Stalled updates: each wait has a deadline or requests an operator.
 
 use muster_proto::{
     convert::Hello,
@@ -23,7 +23,7 @@ impl Fleet {
         updates.filter(|update| update.needs_operator).count() > 0
     }
 
-    /// Time passes in small steps, for whoever is not heard of for long is Lost.
+    /// Time passes in small steps, because a machine without messages for long is Lost.
     fn wait(&mut self, ms: u64) {
         (0..ms.div_ceil(20_000)).for_each(|_| self.pass(20_000, &[]));
     }
@@ -51,7 +51,7 @@ fn a_control_machine_that_died_after_its_turn() {
     assert_eq!((fleet.requests(), fleet.wants_a_person()), (vec!["control-2"], false));
 }
 
-/// Found by the simulator (seed 74): what it was at counted as under way, though nothing it says of that is taken.
+/// Found by the simulator (seed 74): its work counted as in progress although its reports about it are rejected.
 #[test]
 fn unproven_ledger_wants_a_person() {
     let mut fleet = deployed(3, 1);
@@ -205,7 +205,7 @@ fn an_update_in_which_nobody_is_left_ends() {
     }
 }
 
-/// A control machine that was given prepare items in an update, waits for their secrets, and is out of it again.
+/// A control machine that got prepare items in an update, waits for their secrets, and has left the update again.
 fn left_waiting() -> Fleet {
     let mut fleet = reconfigure::knows_controls(3, 1);
     release(&mut fleet, &["images"], 1);
@@ -315,7 +315,7 @@ fn what_a_missing_controller_says_can_be_done() {
     assert_eq!(fleet.started().requests(), ["control-1"]);
 }
 
-/// In an update, control-1 has leave to start its item.
+/// An update in which control-1 has a permit to start its item.
 fn permitted() -> Fleet {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install"], 1);
@@ -340,7 +340,7 @@ fn a_permitted_item_that_waits_for_its_secret_wants_a_person() {
     assert!(!fleet.wants_a_person());
 }
 
-/// Neither starts anything more, and neither is mended by time: `watch` says so at once.
+/// In both cases all starts are blocked until an operator acts: `watch` reports that at once.
 #[test]
 fn update_wants_person_when_machine_is_behind_or_not_heeded() {
     let behind = || Some((Reason::LedgerBehind, "it has reported more than its ledger holds".to_owned()));

@@ -1,4 +1,4 @@
-//! Who makes the swarm, who joins it and through whom, and what is durable when they hear of it.
+//! Creating and joining the swarm: which machine does it through which manager, and what is durable when it learns so.
 
 use muster_proto::model::{
     ItemState,
@@ -16,12 +16,12 @@ use crate::{
     store::Store,
 };
 
-/// `install`, then `swarm`, on machines whose prepare items are done.
+/// `install`, then `swarm`, on machines with their prepare items done.
 fn fleet(control: u32, worker: u32) -> Fleet {
     preparing(control, worker).prepared()
 }
 
-/// Such machines, and nothing is done yet.
+/// Such machines, before their first item.
 fn preparing(control: u32, worker: u32) -> Fleet {
     let mut spec = spec(control, worker);
     for of in [Control, Worker] {
@@ -33,7 +33,7 @@ fn preparing(control: u32, worker: u32) -> Fleet {
     Fleet::with(spec).reported()
 }
 
-/// The machine's turn comes to `swarm`: what it is told.
+/// The answer when `swarm` is the machine's next item.
 fn turn(fleet: &mut Fleet, name: &str) -> Result<Entry, Refusal> {
     fleet.accept(name);
     if fleet.due(name).as_deref() == Some("install") {
@@ -73,7 +73,7 @@ fn the_first_makes_the_swarm_and_the_others_join_through_who_is_connected() {
     assert_eq!(told(&fleet), None);
     assert_eq!(turn(&mut fleet, "control-1").expect("let in"), Entry::Init);
     assert_eq!(told(&fleet), Some(fleet.agents["control-1"].id), "durable before it is said");
-    // A coordinator that is killed in the middle tells it the same.
+    // After a coordinator crash in the middle, it gets the same answer.
     fleet.restart();
     fleet.all_report();
     assert_eq!(ask(&mut fleet, "control-1").expect("let in"), Entry::Init);
@@ -94,7 +94,7 @@ fn the_first_makes_the_swarm_and_the_others_join_through_who_is_connected() {
 
 #[test]
 fn who_may_have_made_a_swarm_is_waited_for() {
-    // Its process was started: whatever became of it, there may be a swarm.
+    // Its process was started, so there may be a swarm, whatever the outcome.
     let mut fleet = fleet(2, 0);
     turn(&mut fleet, "control-1").expect("let in");
     fleet.event("control-1", "swarm", ItemState::Running);
@@ -105,7 +105,7 @@ fn who_may_have_made_a_swarm_is_waited_for() {
     let limits = LIMITS;
     let wait = entry(&fleet, &limits).expect_err("two swarms cannot be joined into one").to_string();
     assert!(wait.starts_with("control-1 makes the cluster's swarm and has not completed its swarm-join;"), "{wait}");
-    // An operator does without it.
+    // An operator skips it.
     fleet.ask(Request::Skip { machine: super::fleet::machine("control-1"), item: None }).expect("skipped");
     assert_eq!(entry(&fleet, &limits), Ok(Entry::Init));
 }
@@ -140,8 +140,8 @@ fn only_an_item_of_the_list_gets_in() {
     assert!(before.same_record(fleet.core.facts()), "and nothing is recorded");
 }
 
-/// `control-1` may have made the swarm, and an operator has said that it did; the store that is put back does not know.
-/// What it needs to go on is the slot.
+/// `control-1` may have created the swarm, and an operator accepted that; the restored store lacks this. To continue,
+/// it needs only the slot.
 #[test]
 fn whoever_has_begun_to_make_the_swarm_goes_first_after_recover() {
     let mut fleet = fleet(2, 0);
@@ -161,7 +161,7 @@ fn whoever_has_begun_to_make_the_swarm_goes_first_after_recover() {
     assert_eq!(fleet.slots(), ["control-1"], "{:?}", fleet.why("control-1"));
 }
 
-/// The order of control machines does not make it wait for one that waits for it (seed 19043).
+/// The order of control machines must not make it wait for one that waits for it (seed 19043).
 #[test]
 fn whoever_has_begun_to_make_the_swarm_goes_before_earlier_ones() {
     let mut fleet = preparing(2, 0);
@@ -186,7 +186,7 @@ fn whoever_has_begun_to_make_the_swarm_goes_before_earlier_ones() {
     assert_eq!(fleet.slots(), ["control-2"], "{:?} {:?}", fleet.why("control-1"), fleet.why("control-2"));
 }
 
-/// Nor does it in an update that brings the swarm, where the earlier one was in trouble when the other began.
+/// The same in an update that brings the swarm, where the earlier machine was in trouble when the other began.
 #[test]
 fn whoever_has_begun_to_make_the_swarm_goes_before_earlier_ones_in_an_update() {
     let mut fleet = Fleet::of(3, 0).reported().prepared();
@@ -218,7 +218,7 @@ fn whoever_has_begun_to_make_the_swarm_goes_before_earlier_ones_in_an_update() {
     assert_eq!(fleet.slots(), ["control-2"], "{} {}", fleet.says("control-1"), fleet.says("control-2"));
 }
 
-/// Docker comes with the items before it: there may be no engine to ask.
+/// Docker comes with the items before it, so its engine may be missing.
 #[test]
 fn one_that_never_began_its_swarm_join_is_removed_unasked() {
     let mut fleet = fleet(1, 1);
@@ -229,7 +229,7 @@ fn one_that_never_began_its_swarm_join_is_removed_unasked() {
     assert!(!fleet.core.facts().machines.contains_key("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
-/// Two control machines, of which an operator left one out of the swarm.
+/// Two control machines; an operator kept one of them out of the swarm.
 fn one_manager() -> Fleet {
     let mut fleet = fleet(2, 0);
     turn(&mut fleet, "control-1").expect("makes it");
@@ -244,7 +244,7 @@ fn one_manager() -> Fleet {
     fleet
 }
 
-/// The other control machine knows nothing of the swarm: nobody could be asked about its nodes any more.
+/// The other control machine is outside the swarm, so it could not answer questions about its nodes.
 #[test]
 fn the_only_manager_is_not_removed() {
     let mut fleet = one_manager();
@@ -255,7 +255,7 @@ fn the_only_manager_is_not_removed() {
     fleet.ask(remove("control-2", RemovalPolicy::Unsafe)).expect("it is in nobody's way");
 }
 
-/// Its swarm-join runs again in an update, and the other's too, which an operator once did without.
+/// Its swarm-join runs again in an update, and so does the other machine's, which an operator once skipped.
 #[test]
 fn the_only_member_waits_for_nobody() {
     let mut fleet = one_manager();

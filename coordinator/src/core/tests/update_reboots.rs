@@ -25,7 +25,7 @@ fn why(fleet: &Fleet, name: &str) -> Option<RebootWhy> {
     fleet.part(name)?.reboot.as_ref().map(|reboot| reboot.why)
 }
 
-/// `worker-1` is asked to reboot, and belongs to a group whose hosts are listened to.
+/// Requests a reboot of `worker-1`, and puts it in a group that respects its host's reboot requests.
 fn asked(fleet: &mut Fleet, reboot_required: bool) {
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     let name = UpdateGroupName::new("storage").expect("a name");
@@ -75,7 +75,7 @@ fn the_reboot_is_one_item_at_the_end_and_needs_leave_of_its_own() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
     let row = fleet.row("worker-1");
     assert!(row.reboot.is_some_and(|asked| asked.completed) && row.stages[&Stage::RebootDone].succeeded);
-    // Said once, done once.
+    // One request causes one reboot.
     release(&mut fleet, &["install"], 1);
     fleet.ask(update_os()).expect("starts");
     assert_eq!(why(&fleet, "worker-1"), Some(RebootWhy::Host), "only if the host says so in the end");
@@ -135,7 +135,7 @@ fn reboots_on_demand_go_in_the_order_of_an_update() {
     assert_eq!(reason(fleet.ask(reboot(&[]))), "NotReady");
 }
 
-/// Whoever agrees to an update of scope `os` has read which machines go down.
+/// An operator who approves an update of scope `os` has read which machines go down.
 #[test]
 fn a_plan_says_who_may_reboot() {
     let mut fleet = deployed(3, 2);

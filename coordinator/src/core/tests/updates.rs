@@ -1,4 +1,4 @@
-//! The update, told as stories: what is granted, what is withheld though it were possible, and what is given back.
+//! The update, told as stories: what is granted, what is withheld though possible, and what is given back.
 
 mod again;
 mod behind;
@@ -26,10 +26,10 @@ use crate::{
 
 const FAILED: ItemState = ItemState::Failed { exit_code: 3, retryable: false };
 pub(crate) const NODE_LOCKS_MS: u64 = 30 * 60 * 1000;
-/// updateDeadlines.locksReturned, where the manifest says nothing.
+/// updateDeadlines.locksReturned, by default.
 const LOCKS_RETURNED_MS: u64 = 30 * 60 * 1000;
 
-/// A deployed cluster whose machines are guarded by `ceph`, with a manifest applied that changes `install`.
+/// A deployed cluster guarded by `ceph`, with an applied manifest that changes `install`.
 pub(crate) fn deployed(control: u32, worker: u32) -> Fleet {
     guarded(Fleet::of(control, worker))
 }
@@ -45,7 +45,7 @@ pub(crate) fn guarded(fleet: Fleet) -> Fleet {
     fleet
 }
 
-/// Time that controllers have to take back what they said, when a machine is removed for good.
+/// Time that controllers have to change their answer when a machine is removed permanently.
 pub(crate) const HEARD_MS: u64 = 35_000;
 
 /// The next release: another version of these items.
@@ -59,7 +59,7 @@ pub(crate) fn release(fleet: &mut Fleet, items: &[&str], width: u32) {
     fleet.ask(apply(spec, &[])).expect("applies");
 }
 
-/// Applies a manifest that differs only in how many workers may be down at once.
+/// Applies a manifest that changes only how many workers may be down at once.
 pub(crate) fn pace(fleet: &mut Fleet, width: u32) {
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     spec.max_worker_upgrade_count = width;
@@ -80,14 +80,14 @@ impl Fleet {
         self.say(controller, Word::Watch { cluster: cluster(), stream });
     }
 
-    /// The release of a machine's request, or of the cluster's own (the empty name).
+    /// The release in a machine's request, or in the cluster's own (the empty name).
     fn coming(&self, name: &str) -> String {
         let cluster = cluster();
         let mut requested = documents::requested(self.core.facts(), &cluster);
         requested.find(|it| it.machine_name() == name).map(|it| it.release.to_owned()).unwrap_or_default()
     }
 
-    /// A controller's word, and the release that is coming as it heard it.
+    /// A controller's lock command, with the coming release from its request.
     pub(crate) fn lock(&mut self, controller: &str, node: Option<&str>, state: LockState) {
         let release = self.coming(node.unwrap_or_default());
         self.say(
@@ -108,12 +108,12 @@ impl Fleet {
         self.row(name).update.as_ref()
     }
 
-    /// The stage that is past its deadline there.
+    /// The stage past its deadline there.
     pub(crate) fn stuck(&self, name: &str) -> Option<Stage> {
         Some(self.part(name)?.stuck.as_ref()?.stage)
     }
 
-    /// Whose maintenance is requested.
+    /// Machines with a maintenance request.
     pub(crate) fn requests(&self) -> Vec<&str> {
         let machines = self.core.facts().machines.values();
         let requested = machines.filter(|row| row.update.as_ref().is_some_and(|part| part.request.is_some()));
@@ -124,12 +124,12 @@ impl Fleet {
         self.core.facts().open_rollout(&cluster()).expect("an update under way").name.clone()
     }
 
-    /// The permit in the list it was sent last.
+    /// The permit in its last received list.
     pub(crate) fn permit(&self, name: &str) -> Option<Permit> {
         self.agents[name].assignment.as_ref()?.items.last()?.permit
     }
 
-    /// The update starts, everybody prepares, and the cluster's own lock is inactive.
+    /// The update starts, all machines prepare, and the cluster's own lock is inactive.
     pub(crate) fn started(mut self) -> Self {
         self.ask(update()).expect("starts");
         let names: Vec<String> = self.agents.keys().cloned().collect();
@@ -140,7 +140,7 @@ impl Fleet {
         self
     }
 
-    /// `ceph` lets a machine go, it does its items, and `ceph` brings its workloads back.
+    /// `ceph` releases a machine, it does its items, and `ceph` brings its workloads back.
     pub(crate) fn upgrade(&mut self, name: &str) {
         self.lock("ceph", Some(name), LockState::Inactive);
         self.finish(name);
@@ -179,7 +179,7 @@ fn nothing_is_permitted_before_every_lock_is_inactive() {
     fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("control-1")], of_cluster: false });
     fleet.watch("nova", 2);
     let mut fleet = fleet.started();
-    // `nova` has said nothing of the cluster itself: after the settle time that is an answer.
+    // `nova` has no lock of the cluster itself: after the settle time that is an answer.
     fleet.pass(10_000, &[]);
     assert_eq!((fleet.requests(), fleet.slot("control-1")), (vec!["control-1"], Some(Phase::Deploy)));
     assert_eq!((fleet.permit("control-1"), fleet.why("control-1")), (None, Some("LocksActive".to_owned())));
@@ -259,7 +259,7 @@ fn a_permit_that_ran_out_is_followed_by_another_if_the_locks_still_allow() {
     assert_eq!(fleet.permit("control-1").map(|permit| permit.number), Some(3));
 }
 
-/// By the time its agent is back what allowed it may be long over.
+/// By the time its agent is back, the conditions for the permit may be long over.
 #[test]
 fn a_permit_that_never_arrived_is_decided_anew() {
     for locks in [LockState::Active, LockState::Inactive] {
@@ -309,7 +309,7 @@ fn lost_permit_of_item_that_has_not_begun_is_not_sent() {
     }
 }
 
-/// On a stream that follows another it may arrive on that one yet, and what has arrived counts.
+/// On an overlapping stream it may still arrive, and an arrived permit counts.
 #[test]
 fn a_permit_that_arrived_or_may_yet_stays() {
     let mut fleet = deployed(3, 1);
@@ -348,7 +348,7 @@ fn a_machine_that_failed_keeps_everything_until_a_retry_completes_it() {
     assert_eq!(fleet.row("worker-2").ready_at.as_ref().map(|(release, _)| release.as_str()), Some("1"));
 }
 
-/// Its list reaches the phase reconfigure from its first permit on.
+/// From its first permit on, its list includes the reconfigure phase.
 #[test]
 fn updating_machine_shows_phase_of_open_item() {
     let mut fleet = deployed(3, 1);
@@ -406,7 +406,7 @@ fn one_refused_machine_does_not_hold_up_the_others() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none());
 }
 
-/// The workers wait for it, and so for a person, if nobody asked again.
+/// Without another attempt, the workers would wait for it, and so for an operator.
 #[test]
 fn a_refused_control_machine_is_tried_again_before_the_workers() {
     let mut fleet = deployed(3, 2);
@@ -426,7 +426,7 @@ fn a_refused_control_machine_is_tried_again_before_the_workers() {
     assert_eq!(fleet.requests(), ["worker-1"]);
 }
 
-/// It keeps its slot until a person has mended it, and the others go on.
+/// It keeps its slot until an operator fixes it, and the others continue.
 #[test]
 fn one_that_failed_does_not_keep_another_from_its_next_try() {
     let mut fleet = deployed(3, 3);
@@ -452,7 +452,7 @@ fn a_controller_that_grants_one_at_a_time_never_runs_out_of_time() {
     for control in ["control-1", "control-2", "control-3"] {
         fleet.upgrade(control);
     }
-    // The five were asked for one after another.
+    // The five were requested one after another.
     let spread_ms = 4 * SPREAD_MS;
     for n in 1..=5 {
         fleet.pass(NODE_LOCKS_MS - spread_ms - 1, &[]);

@@ -1,4 +1,4 @@
-//! How the hooks before and after an update are recorded.
+//! Recording of the hooks before and after an update.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{
     plan::{added, safety, secrets},
 };
 
-/// Machines of a rollout to whose lists something of this sort is added, and that.
+/// Machines of a rollout with additions of this kind in their lists, and those additions.
 fn members(draft: &Draft<'_>, rollout: &str, of: fn(&Added) -> bool) -> Vec<(MachineName, Vec<Added>)> {
     let update = draft.rollouts.get(rollout).and_then(|row| row.update.as_ref());
     let targets = update.into_iter().flat_map(|update| &update.targets);
@@ -18,7 +18,7 @@ fn members(draft: &Draft<'_>, rollout: &str, of: fn(&Added) -> bool) -> Vec<(Mac
     all.filter(|(_, added): &(_, Vec<Added>)| !added.is_empty()).collect()
 }
 
-/// One of the two stages has begun: the machines' lists are what was added, and nothing else.
+/// Begins one of the two hook stages: the lists of its machines contain only the additions.
 pub(super) fn begin(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage) {
     match stage {
         ClusterStage::HooksBefore => {
@@ -38,8 +38,8 @@ pub(super) fn begin(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage) {
     }
 }
 
-/// A machine that is through with the update has something to do once more. It stays at the version that it has: one
-/// whose removal was taken back in the middle of the update has another, and knows nothing of its hooks.
+/// A machine that completed the update has further work. It keeps its version. A machine whose removal was aborted
+/// during the update has another version, which lacks the hooks.
 fn come_back(draft: &mut Draft<'_>, rollout: &str, name: &MachineName, added: Vec<Added>) {
     let Some(row) = draft.machines.get(name) else { return };
     let update = draft.rollouts.get(rollout).and_then(|rollout| rollout.update.as_ref());
@@ -47,7 +47,7 @@ fn come_back(draft: &mut Draft<'_>, rollout: &str, name: &MachineName, added: Ve
         return;
     };
     let member = row.rollout.as_deref() == Some(rollout) && row.ready_at.is_some() && row.update.is_none();
-    // Who is removed takes its hook along.
+    // Hooks are dropped along with a removed machine.
     if !member || row.revoked || row.removal.is_some() {
         return;
     }
@@ -58,7 +58,7 @@ fn come_back(draft: &mut Draft<'_>, rollout: &str, name: &MachineName, added: Ve
     row.reach = Some(Phase::Prepare);
 }
 
-/// A machine is about to be no part of the update any more: what became of its hooks stays known.
+/// Keeps the results of a machine's hooks before it leaves the update.
 pub(super) fn keep_ends(draft: &mut Draft<'_>, name: &MachineName) {
     let Some(row) = draft.machines.get(name) else { return };
     let all = row.update.iter().flat_map(|mine| &mine.added);
@@ -80,7 +80,7 @@ pub(super) fn keep_ends(draft: &mut Draft<'_>, name: &MachineName) {
     }
 }
 
-/// Hooks after an update that never run because of what an operator has just said: of all its machines, or of this one.
+/// Hooks after an update that an operator's command just cancelled: on all its machines, or on the given one.
 pub(in crate::core) fn left_out(draft: &Draft<'_>, rollout: &str, only: Option<&MachineName>) -> Option<String> {
     let row = draft.rollouts.get(rollout).filter(|row| row.finished_at_ms.is_none())?;
     let mut hooks: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -101,7 +101,7 @@ pub(in crate::core) fn left_out(draft: &Draft<'_>, rollout: &str, only: Option<&
     Some(format!("{rollout} leaves out {what}: do by hand what that is for (alerts that are silenced stay so)"))
 }
 
-/// What comes before the update is done: the machines wait for their turn to prepare.
+/// Ends the stage before the update: its machines wait for their turn to prepare.
 pub(super) fn end(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
     if stage != ClusterStage::HooksBefore {
         return;
@@ -114,7 +114,7 @@ pub(super) fn end(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now
         }
     }
     if let Some(update) = draft.update_mut(rollout) {
-        // Nobody had his turn while the hooks ran.
+        // Deadlines count from here, because the hooks blocked all machines.
         update.moved_at_ms = now.wall_ms;
     }
 }

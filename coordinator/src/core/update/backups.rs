@@ -1,11 +1,11 @@
-//! How the backups of an update are recorded.
+//! Recording of the backups of an update.
 
 use muster_proto::model::{AssignedItem, ItemState, ItemStatus, MachineName};
 use serde::Deserialize;
 
 use crate::facts::{BackupRow, Draft};
 
-/// What an item that made a backup leaves as its result.
+/// Result of an item that made a backup.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Made {
@@ -14,7 +14,7 @@ struct Made {
     sha256: String,
 }
 
-/// A backup that succeeded is noted in its update: later statuses take the place of this one.
+/// Records a successful backup in its update, because later statuses replace this one.
 pub(in crate::core) fn note(draft: &mut Draft<'_>, machine: &MachineName, status: &ItemStatus) {
     let Some(row) = draft.machines.get(machine).filter(|_| status.state == ItemState::Succeeded) else { return };
     let (Some(rollout), Some(mine)) = (row.rollout.clone(), &row.update) else { return };

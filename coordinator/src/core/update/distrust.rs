@@ -1,5 +1,4 @@
-//! What a recovered copy of the store says of updates is long over: nothing of it is believed, until an operator has
-//! looked.
+//! Discards what a recovered copy of the store says about updates: it is outdated until an operator has reviewed it.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +14,12 @@ use crate::{
     plan::{Limits, assign, blocked, recovery, survey::Position},
 };
 
-/// An agent begins what is due so long after its last word at the latest, in milliseconds: its longest backoff is 75 s.
+/// Maximum time from an agent's last message until it begins what is due, in milliseconds: its longest backoff is 75 s.
 const NEXT_ITEM_MS: u64 = 90_000;
 
-/// The store is a copy that is being recovered. Updates that are open in it have long gone on, or ended: they end here,
-/// and whoever had not come to its end then, or was on its way into maintenance or back, is for an operator to look at.
-/// Who is out of service stays so. Removals are to be asked for again, unless they cannot be taken back.
+/// Handles a store that is a copy being recovered. Its open updates have meanwhile continued or ended, so they end
+/// here. Machines that were still within them, or on their way into maintenance or back, need an operator's review.
+/// Machines out of service stay so. Removals must be requested again, except irreversible ones.
 pub(in crate::core) fn distrust(draft: &mut Draft<'_>, now: Now) {
     for machine in draft.machines.keys().cloned().collect::<Vec<MachineName>>() {
         let in_doubt = draft.machines.get(&machine).is_some_and(|row| is_on_its_way(draft, row));
@@ -28,7 +27,7 @@ pub(in crate::core) fn distrust(draft: &mut Draft<'_>, now: Now) {
         if row.departs() {
             continue;
         }
-        // Planted: whoever was in the middle of an update is taken for one that is through.
+        // Seeded bug: treat a machine in the middle of an update as done.
         row.in_doubt |= in_doubt && !planted("recover-doubts-nobody");
         row.removal = row.removal.take().filter(|removal| removal.policy == RemovalPolicy::Forced);
     }
@@ -43,15 +42,15 @@ pub(in crate::core) fn distrust(draft: &mut Draft<'_>, now: Now) {
     forget_locks(draft, now);
 }
 
-/// Has it a part in a rollout that has not ended, and is it not simply out of service?
+/// Is it in an open rollout, other than being out of service?
 fn is_on_its_way(draft: &Draft<'_>, row: &MachineRow) -> bool {
     let open = row.rollout.as_ref().and_then(|name| draft.rollouts.get(name));
     let open = open.is_some_and(|rollout| rollout.finished_at_ms.is_none());
     open && row.update.as_ref().is_some_and(|mine| !mine.in_maintenance())
 }
 
-/// What a controller let go may be at work again, and it says so only when it changes: of a machine that is out of
-/// service too, for it may be back, and its cluster's maintenance be over.
+/// Resets released locks: their controllers may be at work again, and report a state only when it changes. This
+/// includes machines out of service: they may be back, and the maintenance of their cluster may be over.
 fn forget_locks(draft: &mut Draft<'_>, now: Now) {
     let granted = draft.locks.values().filter(|lock| lock.state != LockState::Active);
     for key in granted.map(|lock| lock.key.clone()).collect::<Vec<LockKey>>() {
@@ -62,8 +61,8 @@ fn forget_locks(draft: &mut Draft<'_>, now: Now) {
     }
 }
 
-/// After `recover`: an operator has looked at a machine of which this copy does not know enough, and it is in service.
-/// Its part in an update that the copy knows is over, and so is its removal; what it lacks is for the next one.
+/// After `recover`: an operator has reviewed a machine about which this copy knows too little, and it is in service.
+/// Its part in a known update ends, and so does its removal. Its missing items are for the next update.
 pub(super) fn settle(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -99,7 +98,7 @@ pub(super) fn settle(
     Ok(Reply::Done(vec![line]))
 }
 
-/// Does nothing run there, and is nothing about to begin by itself, by all that its agent has said since the start?
+/// Is it idle, and will it stay so, by all that its agent reported since the start?
 fn does_nothing(draft: &Draft<'_>, position: &Position<'_>, now: Now) -> Result<(), Refusal> {
     let name = &position.row.name;
     if !position.connected() {

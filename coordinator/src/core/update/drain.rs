@@ -1,4 +1,4 @@
-//! The Swarm drain in the record, the questions that go out for it, and what becomes of their answers.
+//! The Swarm drain in the record, its questions to agents, and their answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// Questions that one agent has at a time: it answers 8 calls at once, and those who join have some too. Every answer
+/// Maximum open questions for one agent: it answers 8 calls at once, and joining machines need some too. Every answer
 /// brings the next question.
 const OPEN_MAX: usize = 6;
 
@@ -38,7 +38,7 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
         let look = &mut draft.live_mut(machine).swarm;
         (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
         (look.begun_here, look.ordered, look.services) = (true, false, None);
-        // What it gets back is what it has now: somebody may have changed that since it was last looked at.
+        // Restore its current availability later: it may have changed since the last look.
         look.forget_node();
     }
     if step == DrainStep::Target(DrainTarget::Unknown) {
@@ -75,8 +75,8 @@ pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainSt
     }
 }
 
-/// The clusters whose swarms have something to be asked: of a drain, of the managers, or of what a machine's node gets
-/// back. Most steps look at none.
+/// Clusters with questions for their swarms: about a drain, the managers, or the state that a machine's node gets back.
+/// Most steps have none.
 pub(in crate::core) fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
     let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drain.is_some());
     let is_counted = |row: &MachineRow| row.slot.is_some() && row.swarm.as_ref().is_some_and(|member| member.manager);
@@ -84,7 +84,7 @@ pub(in crate::core) fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
     facts.machines.values().filter(|row| asks(row)).map(|row| &row.spec.cluster_name).collect()
 }
 
-/// Asks what has to be known next: one question for each machine at a time, and no more of one agent than it answers.
+/// Asks the next questions: one for each machine at a time, within the limit of each agent.
 pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let facts: &Facts = draft;
     let (mut awaited, mut questions, mut restored) = (Vec::new(), Vec::new(), Vec::new());
@@ -136,14 +136,14 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
     }
 }
 
-/// The machine's node has what its former one had.
+/// The machine's node has its former node's state back.
 fn is_restored(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(former) = draft.machine_mut(machine).and_then(|row| row.former_node.take()) else { return };
     let line = format!("machine {machine}: its Swarm node has what its former one, {}, had", former.id);
     draft.audit(MUSTER, "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
-/// Whoever waits for the swarm no more, for it is no part of an update, has all its time the next time.
+/// Resets the wait for the swarm of machines outside updates, so that the next wait gets its full time.
 fn stop_waiting(draft: &mut Draft<'_>, awaited: &[(MachineName, bool)]) {
     let waits = |name: &MachineName| awaited.iter().any(|(waiting, _)| waiting == name);
     let since = draft.live.machines.iter().filter(|(name, live)| live.swarm.awaited_since_ms.is_some() && !waits(name));
@@ -153,7 +153,7 @@ fn stop_waiting(draft: &mut Draft<'_>, awaited: &[(MachineName, bool)]) {
     }
 }
 
-/// Takes what became of a question. One that nobody waits for any more says nothing.
+/// Handles the result of a question, and ignores an obsolete one.
 pub(in crate::core) fn answered(
     draft: &mut Draft<'_>,
     about: &MachineName,
@@ -216,7 +216,7 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, id: Option<Swa
             look.peers = Some(Seen { what: Peers { managers: peers.count(), away }, at_mono_ms });
             let found = nodes.into_iter().find(|node| Some(&node.id) == id.as_ref());
             look.manager = Some(asked.agent);
-            // Asked before it was known which node it is, it says nothing of that one.
+            // If it was asked before its node was known, the answer is ignored.
             look.node = id.map(|_| Seen { what: found, at_mono_ms });
         }
         SwarmReply::Tasks(tasks) if look.manager == Some(asked.agent) => {
@@ -236,7 +236,7 @@ fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, id: Option<Swa
             let named = services.into_iter().map(|service| (service.name.clone(), service)).collect();
             look.services = Some(Seen { what: named, at_mono_ms });
         }
-        // What the node is now the managers say when they are asked again.
+        // The managers report the node's new state when they are asked again.
         SwarmReply::Done => {
             look.unsettled.remove(&asked.number);
             look.node = None;
@@ -258,7 +258,7 @@ fn by_service(tasks: &[SwarmTask]) -> BTreeMap<String, u32> {
 }
 
 fn failed(look: &mut SwarmLook, asked: Asked, failure: &SwarmFailure, now: Now) {
-    // Who was not reached in time, or whose engine broke off, may yet do what was asked.
+    // After a timeout or an engine failure, the change may still be carried out.
     let uncertain =
         matches!(failure.code, SwarmFailureCode::Timeout | SwarmFailureCode::Engine | SwarmFailureCode::NoQuorum);
     if !uncertain {

@@ -1,5 +1,4 @@
-//! The plan of a rollout is frozen: who takes part, what changes there, in which version. Nothing that is applied later
-//! changes it.
+//! Freezes the plan of a rollout: its machines, their changes and versions. Later manifests leave it unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,23 +16,23 @@ use crate::{
     plan::{Limits, added, items, reboot, secrets, survey::Position, update::concerns},
 };
 
-/// What is to be frozen.
+/// What to freeze.
 pub(super) struct Start<'a> {
     pub(super) kind: UpdateKind,
     pub(super) options: &'a Options,
-    /// These machines alone. None: every one that was Ready once.
+    /// The only machines to include. None: all that were Ready once.
     pub(super) only: Option<&'a BTreeSet<MachineName>>,
 }
 
-/// What is found to be done on one machine.
+/// Work found for one machine.
 struct Found {
     target: Target,
     reboot: Option<AddedReboot>,
-    /// What an earlier rollout gave up is tried afresh; what nobody knows of is not.
+    /// Failed items of an earlier rollout, to be retried; an unknown outcome stays for an operator.
     afresh: Vec<(ItemName, Verdict)>,
 }
 
-/// Freezes the plan, and says so in a line. A machine that goes into maintenance joins those that are in it.
+/// Freezes the plan and returns the report line. A machine that enters maintenance joins others in maintenance.
 pub(super) fn freeze(
     draft: &mut Draft<'_>,
     cluster: &ClusterName,
@@ -79,12 +78,12 @@ pub(super) fn freeze(
     }
     add(draft, cluster, start, (limits, now), &mut targets);
     let line = open(draft, cluster, start, (rollout, targets), actor, now);
-    // What was added has the version that the rollout gives it.
+    // The additions have the version of the rollout.
     items::refresh(draft);
     line
 }
 
-/// What an update adds to machines' lists is frozen with it. What comes after it is added then.
+/// Freezes what an update adds to machines' lists. The hooks after it are frozen too, but join the lists at its end.
 fn add(
     draft: &mut Draft<'_>,
     cluster: &ClusterName,
@@ -104,7 +103,7 @@ fn add(
     }
 }
 
-/// A machine's part before anything is known of it but where it goes.
+/// A machine's initial part in a rollout: only its target is known.
 pub(super) fn part(
     row: &MachineRow,
     kind: UpdateKind,
@@ -138,8 +137,8 @@ pub(super) fn part(
     }
 }
 
-/// The part of a machine that is removed in the middle of a rollout: what was not disturbed keeps the version it has,
-/// and what it holds; what was disturbed goes as it is.
+/// The part of a machine that is removed during a rollout. An undisturbed machine keeps its version and what it holds;
+/// a disturbed one leaves as it is.
 pub(super) fn removal_part(draft: &Draft<'_>, row: &MachineRow, mine: &MachineUpdate) -> MachineUpdate {
     let (maintenance, mine) = (Some(mine.maintenance.unwrap_or_default()), mine.clone());
     if mine.disturbed() {
@@ -161,7 +160,7 @@ pub(super) fn removal_part(draft: &Draft<'_>, row: &MachineRow, mine: &MachineUp
     }
 }
 
-/// What is to be done on one machine.
+/// Finds the work for one machine.
 fn look(
     draft: &Draft<'_>,
     cluster: &ClusterRow,
@@ -219,7 +218,7 @@ fn open(
         && let Some(update) = draft.update_mut(&name)
     {
         for (machine, target) in targets {
-            // Who has a part already, and is through with it, may have something to do at the end.
+            // A machine that has completed its part may have work at the end.
             update.targets.entry(machine).or_insert(target);
         }
         return goes_out(start.kind, &who, &name);
@@ -251,7 +250,7 @@ fn open(
             scope: start.options.scope,
             version,
             release,
-            // Who goes out of service has it in its own part: others may join the rollout later.
+            // A machine that goes out of service has this in its own part, because others may join the rollout later.
             accept_control_plane_downtime: start.options.accept_control_plane_downtime && !start.kind.takes_out(),
             targets,
             wish: Wish::Go,

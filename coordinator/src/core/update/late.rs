@@ -1,4 +1,4 @@
-//! Machines whose waits have had their time, and what operators do about that.
+//! Machines past a deadline, and operators' decisions about them.
 
 use muster_proto::model::{DeadlineOutcome, MachineName, Now};
 
@@ -13,11 +13,11 @@ use crate::{
     plan::update::stages,
 };
 
-/// The stages at which items run.
+/// The stages in which items run.
 const OF_ITEMS: [Stage; 4] = [Stage::PrepareDone, Stage::DeployDone, Stage::ReconfigureDone, Stage::RebootDone];
 
-/// A manager is not drained, so nothing was recorded yet when the others were counted in vain: its locks were inactive,
-/// and it waited for the swarm since.
+/// A manager's drain is skipped, so a failed count of the other managers is recorded only now: its locks were inactive,
+/// and it has since waited for the swarm.
 pub(super) fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, stage: Stage, now: Now) {
     let since_ms = draft.live.machines.get(machine).and_then(|live| live.swarm.awaited_since_ms);
     let Some(row) = draft.machine_mut(machine).filter(|_| stage == Stage::SwarmDrained) else { return };
@@ -27,7 +27,7 @@ pub(super) fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, 
     }
 }
 
-/// What it waits for was not granted in time.
+/// Defers a machine after its request timed out.
 pub(super) fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, (stage, aside): (Stage, SetAside), now: Now) {
     locks_were_inactive(draft, machine, stage, now);
     let Some(row) = draft.machine_mut(machine) else { return };
@@ -39,7 +39,7 @@ pub(super) fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, (stage, as
     }
 }
 
-/// A stage is past its deadline. Before the machine was disturbed it can be put aside for that.
+/// Records a stage past its deadline. A machine that is undisturbed yet can be deferred for it.
 pub(super) fn stuck(
     draft: &mut Draft<'_>,
     machine: &MachineName,
@@ -47,7 +47,7 @@ pub(super) fn stuck(
     now: Now,
 ) {
     let Some(row) = draft.machine_mut(machine) else { return };
-    // Who was out of service when its removal began was at that stage before, for something else.
+    // A machine that was out of service when its removal began was already at that stage for another reason.
     let removed_ms = row.removal.as_ref().map_or(0, |removal| removal.since_ms);
     let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms.max(removed_ms));
     let rollout = row.rollout.clone();
@@ -66,13 +66,13 @@ pub(super) fn stuck(
     }
 }
 
-/// Was this machine put aside because its locks were not granted?
+/// Was this machine deferred?
 pub(in crate::core) fn is_set_aside(draft: &Draft<'_>, machine: &MachineName) -> bool {
     let update = draft.machines.get(machine).and_then(|row| row.update.as_ref());
     update.is_some_and(|update| update.set_aside.is_some())
 }
 
-/// An operator lets a machine that was put aside be asked for again.
+/// Ask again for a deferred machine, on an operator's request.
 pub(in crate::core) fn ask_again(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -91,7 +91,7 @@ pub(in crate::core) fn ask_again(
     audited(draft, actor, "retry", AuditObject::Machine(machine), vec![line], now)
 }
 
-/// An operator lets an item of an update run again: the stage it is part of begins anew.
+/// Restarts the stage of an item that an operator lets run again in an update.
 pub(in crate::core) fn has_its_time_anew(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machine_mut(machine).filter(|row| row.update.is_some()) else { return };
     let Some((stage, _)) = stages::current(row).filter(|(stage, _)| OF_ITEMS.contains(stage)) else { return };

@@ -1,4 +1,4 @@
-//! How a single machine is taken out of service and brought back: what is checked at the door, and what is recorded.
+//! Taking a single machine out of service and bringing it back: preconditions and records.
 
 use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy, Scope};
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Takes a machine out of service: on its own, or beside others that are.
+/// Takes a machine out of service, alone or together with others.
 pub(in crate::core) fn enter(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -37,7 +37,7 @@ pub(in crate::core) fn enter(
     Ok(Reply::Done(vec![line]))
 }
 
-/// Who is removed goes out of service for good.
+/// A machine that is being removed already goes out of service, permanently.
 pub(super) fn is_not_removed(row: &MachineRow) -> Result<(), Refusal> {
     let name = &row.name;
     match row.removal {
@@ -49,7 +49,7 @@ pub(super) fn is_not_removed(row: &MachineRow) -> Result<(), Refusal> {
     }
 }
 
-/// Is the cluster at rest but for others in maintenance, and the machine Ready and with us?
+/// Is the cluster at rest apart from others in maintenance, and is the machine Ready and connected?
 fn may_enter(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {
     let (cluster, name) = (&row.spec.cluster_name, &row.name);
     is_not_removed(row)?;
@@ -66,7 +66,7 @@ fn may_enter(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> 
     let survey = Survey::of(draft, cluster, limits, now);
     survey.as_ref().map_or(Ok(()), decides)?;
     let joins = survey.as_ref().is_some_and(|survey| {
-        // An update from which a machine is removed is an update all the same.
+        // An update with a machine that is being removed still counts as an update.
         let open = survey.update().is_some_and(|update| update.kind.takes_out() && update.wish != Wish::Abort);
         members(survey).next().is_some() && open
     });
@@ -110,7 +110,7 @@ fn has_room(draft: &Draft<'_>, machine: &MachineName, limits: &Limits, now: Now)
     })
 }
 
-/// Gives a machine back. Said again it changes nothing.
+/// Returns a machine to service. Idempotent.
 pub(in crate::core) fn leave(
     draft: &mut Draft<'_>,
     actor: &str,
@@ -137,8 +137,8 @@ pub(in crate::core) fn leave(
     Ok(Reply::Done(vec![line]))
 }
 
-/// An operator has aborted a rollout: whoever is out of service for it comes back. Says whose removal is taken back
-/// with that: what it waits for may be what the abort is to bring about.
+/// After an operator aborted a rollout, returns the machines that are out of service for it. Reports the removals that
+/// this takes back: a removal may wait for the very thing that the abort brings about.
 pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) -> Vec<String> {
     let mut stay = Vec::new();
     let of_this = |row: &MachineRow| {
@@ -149,7 +149,7 @@ pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) -> Vec<Stri
     for name in names {
         let Some(row) = draft.machines.get(&name) else { continue };
         if let Some(removal) = &row.removal {
-            // Who is dead holds up nobody, and what was disturbed departs from where it is.
+            // A dead machine holds up no others, and a disturbed one departs from its present state.
             let departs = row.departs() || removal.policy == RemovalPolicy::Forced || super::may_be_at_work(row);
             if departs {
                 continue;
@@ -166,7 +166,7 @@ pub(super) fn everybody_leaves(draft: &mut Draft<'_>, rollout: &str) -> Vec<Stri
     stay
 }
 
-/// Machines in maintenance keep anything else from beginning.
+/// Machines in maintenance block every other rollout.
 pub(super) fn in_the_way(survey: &Survey<'_>) -> Option<Refusal> {
     let out: Vec<&str> = members(survey).map(|position| position.row.name.as_str()).collect();
     out.first()?;

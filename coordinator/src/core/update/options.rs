@@ -1,4 +1,4 @@
-//! What an update is started with.
+//! Options of an update.
 
 use muster_proto::{
     hash,
@@ -7,29 +7,29 @@ use muster_proto::{
 
 use crate::facts::{Facts, Target};
 
-/// What an update is started with.
+/// Options of an update.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What it may do to machines.
     pub scope: Scope,
-    /// The control plane may be down for a while: no majority is asked for.
+    /// Skip the majority check: the control plane may be down for a while.
     pub accept_control_plane_downtime: bool,
-    /// Without the backups that come before everything else.
+    /// Skip the backups that come before everything else.
     pub skip_backup: bool,
-    /// Only if the plan is still the one with this [`digest`].
+    /// Start only if the plan still has this [`digest`].
     pub agreed: Option<String>,
 }
 
 impl Options {
-    /// Such an update, whatever its plan is now.
+    /// Options for an update of this scope, with any plan.
     #[must_use]
     pub const fn of(scope: Scope) -> Self {
         Self { scope, accept_control_plane_downtime: false, skip_backup: false, agreed: None }
     }
 }
 
-/// Names what a frozen update does, in hex: two with the same digest do the same to the same machines. None: nothing is
-/// frozen.
+/// Digest of the effects of a frozen update, in hex: equal digests mean the same changes on the same machines. None:
+/// there is no frozen update.
 #[must_use]
 pub fn digest(facts: &Facts, cluster: &ClusterName) -> Option<String> {
     let rollout = facts.open_rollout(cluster)?;

@@ -1,4 +1,4 @@
-//! How the steps of an update are recorded.
+//! Recording of the steps of an update.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -39,7 +39,7 @@ pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, limits: &Limits
     }
 }
 
-/// The end of a stage's time, for which an abort was decided beforehand.
+/// Aborts at the end of a stage's time, as its policy demands.
 fn abort(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
     let kind = draft.update_mut(rollout).map(|update| update.kind).unwrap_or_default();
     let line = format!(
@@ -50,7 +50,7 @@ fn abort(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
     wants(draft, MUSTER, rollout, (Wish::Abort, "abort", &line), now);
 }
 
-/// A deadline has passed whose outcome is that an operator decides. `what`: what took longer than it may.
+/// Pauses at a deadline that leaves the decision to an operator. `what`: what took too long.
 pub(super) fn pause(draft: &mut Draft<'_>, rollout: &str, what: &str, now: Now) {
     let Some(update) = draft.update_mut(rollout) else { return };
     update.wish = Wish::Pause { since_ms: now.wall_ms };
@@ -98,7 +98,7 @@ fn set_stage(update: &mut UpdateRow, stage: ClusterStage, succeeded: bool, now: 
     }
 }
 
-/// A machine that was put aside is asked for again: what it was late with has its time anew.
+/// Asks again for a deferred machine, and restarts the time of what was late.
 pub(super) fn take_back(row: &mut MachineRow, now: Now) {
     if let Some(mine) = &mut row.update {
         mine.set_aside = None;
@@ -132,7 +132,7 @@ fn close(draft: &mut Draft<'_>, rollout: &str, now: Now) {
         if update.request.take().is_some() {
             set_stage(update, ClusterStage::RequestRemoved, true, now);
         }
-        // What an abort has cut off will not be done any more.
+        // An abort cut these stages off.
         for stage in update.stages.values_mut().filter(|stage| stage.finished_at_ms.is_none()) {
             stage.finished_at_ms = Some(now.wall_ms);
         }
@@ -155,7 +155,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             let Some(row) = draft.machine_mut(machine) else { return };
             end_stage(row, Stage::PrepareDone, true, now);
             begin_stage(row, Stage::PreviousDeployed, now);
-            // It was late, and is there now.
+            // It was late, and has arrived now.
             if let Some(mine) = &mut row.update {
                 mine.set_aside.take_if(|aside| !aside.failed());
             }
@@ -207,7 +207,7 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
     }
 }
 
-/// It leaves the update, at the version that it had.
+/// Removes the machine from the update, at its former version.
 fn leave(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     around::keep_ends(draft, machine);
     let listed = item_names(draft, machine).unwrap_or_default();
@@ -219,8 +219,8 @@ fn leave(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     has_its_own_items(draft, machine, mine.as_ref(), listed);
 }
 
-/// It is at the version that it had: what its update brought about beside that version's items is none of it, nor what
-/// its agent may have done of the update's list without anybody having heard of it yet.
+/// Restores the items of its former version. Other results of its update are discarded. This includes items of the
+/// update's list that its agent may have run without a recorded report.
 pub(super) fn has_its_own_items(
     draft: &mut Draft<'_>,
     machine: &MachineName,
@@ -234,7 +234,7 @@ pub(super) fn has_its_own_items(
     let is_own = |item: &ItemName| added(item) || spec.items(of).iter().any(|own| own.name == *item);
     row.drop_others(is_own);
     let newest = row.assigned.generation;
-    // One that is known to have failed, or whose end is unknown, stays what it is: that is for an operator.
+    // An item that failed, or whose outcome is unknown, stays as it is, for an operator.
     let may_succeed = |item: &ItemName| {
         let known = row.statuses.get(item).map(|known| &known.state);
         matches!(known, None | Some(ItemState::Succeeded | ItemState::Running))
@@ -244,8 +244,8 @@ pub(super) fn has_its_own_items(
     row.redo.extend(unheard.into_iter().map(|item| (item, newest)));
 }
 
-/// Its rollout goes on without it, and another begins when it is back: it has not seen the set of control machines that
-/// it was to see.
+/// Leaves a lost machine out of its rollout. Another rollout begins when it is back, because it still needs the new set
+/// of control machines.
 fn leave_out(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machine_mut(machine) else { return };
     row.update = None;
@@ -268,7 +268,7 @@ fn out_of_service(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }
 }
 
-/// The machine may be disturbed: its list reaches this phase.
+/// The machine may be disturbed: its list extends to this phase.
 fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
     row.reach = Some(phase);
     if phase == Phase::Reconfigure {
@@ -295,8 +295,8 @@ fn permit(draft: &mut Draft<'_>, machine: &MachineName, (item, attempt, phase): 
     }
 }
 
-/// The stages of its items come one after the other. A permit that follows one that ran out begins no stage anew: its
-/// deadline would never pass.
+/// Stages of items follow one another. A permit after an expired one must not restart a stage: its deadline would never
+/// pass.
 fn goes_on_to(row: &mut MachineRow, stage: Stage, now: Now) {
     let is_under_way = |row: &MachineRow, at| row.stages.get(&at).is_some_and(|known| known.finished_at_ms.is_none());
     for before in [Stage::DeployDone, Stage::ReconfigureDone] {
@@ -309,7 +309,7 @@ fn goes_on_to(row: &mut MachineRow, stage: Stage, now: Now) {
     }
 }
 
-/// Its node is drained, or the other managers are enough.
+/// Its node is drained, or there are enough other managers.
 fn swarm_let_go(row: &mut MachineRow, now: Now) {
     if row.stages.contains_key(&Stage::SwarmDrained) {
         end_stage(row, Stage::SwarmDrained, true, now);
@@ -335,7 +335,7 @@ fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now
     if let Some(maintenance) = &mut mine.maintenance {
         maintenance.since_ms = None;
     }
-    // Another attempt: what the last one came to is of no interest any more.
+    // A new attempt: discard the results of the last one.
     row.stages.retain(|stage, _| *stage < Stage::NodeRequested);
     end_stage(row, Stage::NodeRequested, true, now);
     begin_stage(row, Stage::LocksInactive, now);
@@ -352,7 +352,7 @@ pub(super) fn upgraded_stages(row: &mut MachineRow, now: Now) {
     end_stage(row, Stage::Upgraded, true, now);
 }
 
-/// What an operator asked for is done if the machine has rebooted since; a reboot that was skipped is still wanted.
+/// An operator's request is done if the machine has rebooted since. A skipped reboot stays requested.
 fn reboot_done(row: &mut MachineRow, added: &AddedReboot) {
     let item = reboot::item(added);
     let of_this = row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
@@ -362,7 +362,7 @@ fn reboot_done(row: &mut MachineRow, added: &AddedReboot) {
     }
 }
 
-/// Are its locks active again after its request? Or have they had their time, which its last stage shows.
+/// Are its locks active again after its request, or is the time for that over? The last stage records which.
 fn locks_are_back(draft: &Draft<'_>, machine: &MachineName) -> bool {
     let returned = |row: &&Arc<MachineRow>| row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
     let Some(row) = draft.machines.get(machine).filter(returned) else { return true };
@@ -370,7 +370,7 @@ fn locks_are_back(draft: &Draft<'_>, machine: &MachineName) -> bool {
     !draft.locks.values().any(|lock| of_it(&lock.key) && locks::is_away(row, lock))
 }
 
-/// The machine is at the new version, and holds nothing any more.
+/// The machine is at the new version and has given everything back.
 fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(machine) else { return };
     let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
@@ -386,7 +386,7 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     row.ready_at = Some((release, mine.version));
     items.into_iter().for_each(|items| row.drop_others(|item| items.contains(item)));
     row.ready_overwrites = Some(mine.overwrites);
-    // Planted: what a machine was given by an update is not what it keeps.
+    // Seeded bug: the machine does not keep its update's secret versions.
     if !planted("float-secrets") {
         row.ready_secrets = ready_secrets;
     }

@@ -1,4 +1,4 @@
-//! How a machine is removed: what is recorded of it.
+//! Recording of a machine's removal.
 
 mod door;
 
@@ -21,20 +21,20 @@ use crate::{
     },
 };
 
-/// What a removal is begun with.
+/// Parameters of a removal.
 #[derive(Clone, Copy, Debug)]
 struct Removing<'a> {
-    /// Which machine.
+    /// The machine.
     machine: &'a MachineName,
-    /// What it waits for.
+    /// The policy.
     policy: RemovalPolicy,
-    /// The control plane may be down for a while: no majority is asked for.
+    /// Skip the majority check: the control plane may be down for a while.
     accept_control_plane_downtime: bool,
-    /// By which the machines are judged now.
+    /// The limits for judging machines.
     limits: &'a Limits,
 }
 
-/// What an operator wishes of a removal.
+/// Handles an operator's request about a removal.
 pub(in crate::core) fn take(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
@@ -54,7 +54,7 @@ pub(in crate::core) fn take(
     }
 }
 
-/// Begins a removal, or loosens one under way.
+/// Begins a removal, or loosens an ongoing one.
 fn remove(
     draft: &mut Draft<'_>,
     effects: &mut Vec<Effect>,
@@ -97,7 +97,7 @@ fn remove(
     Ok(Reply::Done(lines))
 }
 
-/// Records that it is removed, and says so.
+/// Records that the removal has begun, and returns the report lines.
 fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bool, now: Now) -> Vec<String> {
     let Removing { machine, policy, .. } = removing;
     let Some(row) = draft.machines.get(machine).cloned() else { return Vec::new() };
@@ -145,11 +145,11 @@ fn begin(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, by_turn: bo
     vec![line]
 }
 
-/// It goes out of service as it would for maintenance, as part of the rollout that is open, or of one of its own.
+/// Takes the machine out of service as for maintenance: as part of the open rollout, or of one of its own.
 fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: Now) -> String {
     let Removing { machine, limits, .. } = removing;
     let Some(row) = draft.machines.get(machine).cloned() else { return String::new() };
-    // What is accepted for its sake stands in its row: the others of a rollout get nothing of it.
+    // Its accepted downtime is in its own row, so that other machines of a rollout are unaffected.
     let options = &Options::of(Scope::Os);
     let Some(mine) = &row.update else {
         let only = [machine.clone()].into();
@@ -162,7 +162,7 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
     if let Some(row) = draft.machine_mut(machine) {
         if !mine.disturbed() {
             row.reach = at_rest_reach(row);
-            // It prepares no more, and is not late with that.
+            // Its unfinished preparation ends here, together with its deadline.
             row.stages.retain(|stage, known| *stage > Stage::PreviousDeployed || known.succeeded);
         }
         row.update = Some(part);
@@ -170,7 +170,7 @@ fn take_turn(draft: &mut Draft<'_>, actor: &str, removing: Removing<'_>, now: No
     format!("machine {machine}: is removed when its workloads are away ({rollout})")
 }
 
-/// What the manifest still says of a machine that is removed.
+/// The manifest's remaining references to a removed machine.
 fn still_counted(draft: &Draft<'_>, row: &MachineRow) -> Vec<String> {
     let (name, cluster, machine_type) = (&row.name, &row.spec.cluster_name, row.spec.machine_type);
     let left =
@@ -192,7 +192,7 @@ fn still_counted(draft: &Draft<'_>, row: &MachineRow) -> Vec<String> {
     counted.into_iter().chain(declared).collect()
 }
 
-/// What follows for the control machines that stay: with two of them there is no majority without one.
+/// What follows for the remaining control machines: with two of them, both are needed for a majority.
 fn few_controls_left(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
     let stays = |other: &&Arc<MachineRow>| {
         let deployed = other.ready_at.is_some() && !other.revoked && other.removal.is_none();
@@ -209,7 +209,7 @@ fn few_controls_left(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
     })
 }
 
-/// Takes a removal back, as long as nothing was done that cannot be undone.
+/// Aborts a removal, unless it has made an irreversible change.
 fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) -> Result<Reply, Refusal> {
     let row = known_machine(draft, machine)?;
     let Some(known) = row.removal.as_ref() else {
@@ -225,7 +225,7 @@ fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) ->
     }
     give_up(draft, machine);
     let line = match draft.machines.get(machine).map(|row| (&row.update, &row.removal)) {
-        // Of the update that it would have left it is no part any more.
+        // It has left the update for good.
         Some((Some(_), Some(_))) => {
             let cluster = &row.spec.cluster_name;
             format!(
@@ -240,7 +240,7 @@ fn abort(draft: &mut Draft<'_>, actor: &str, machine: &MachineName, now: Now) ->
     Ok(Reply::Done(vec![line]))
 }
 
-/// A removal that has not begun to depart is given up: the machine goes back to where it was.
+/// Gives up a removal before its departure: the machine returns to its former state.
 pub(super) fn give_up(draft: &mut Draft<'_>, machine: &MachineName) {
     let Some(row) = draft.machine_mut(machine) else { return };
     let Some(known) = row.removal.as_mut().filter(|known| known.departure.is_none()) else { return };
@@ -249,7 +249,7 @@ pub(super) fn give_up(draft: &mut Draft<'_>, machine: &MachineName) {
         return;
     };
     if known.from_maintenance {
-        // Out of service it was before, and so it stays.
+        // It was out of service before, and stays so.
         mine.stuck = None;
         row.removal = None;
     } else if mine.disturbed() {
@@ -261,7 +261,7 @@ pub(super) fn give_up(draft: &mut Draft<'_>, machine: &MachineName) {
     }
 }
 
-/// Machines that are removed keep anything else from beginning while they are part of a rollout.
+/// While machines that are being removed are part of a rollout, they block every other rollout.
 pub(super) fn in_the_way(survey: &Survey<'_>) -> Option<Refusal> {
     let removed = members(survey).filter(|position| position.row.removal.is_some());
     let names: Vec<&str> = removed.map(|position| position.row.name.as_str()).collect();
@@ -284,7 +284,7 @@ pub(in crate::core) fn record(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, 
             look.forget_node();
             look.info = None;
         }
-        // What was said before of another node, or of none, is not said of this one.
+        // Earlier answers concern another node, or none.
         RemovalStep::Node(_) => draft.live_mut(&machine).swarm.forget_node(),
         RemovalStep::Drop | RemovalStep::Stay => {}
     }
@@ -305,7 +305,7 @@ pub(in crate::core) fn record(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, 
     }
 }
 
-/// Nothing is left of it: its identity is refused from now on, its name is free.
+/// Deletes a removed machine: its identity is refused from now on, its name is free.
 fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &MachineName, now: Now) {
     let Some(row) = draft.machines.get(machine).cloned() else { return };
     if let Some(id) = row.id.filter(|_| !row.revoked) {
@@ -320,7 +320,7 @@ fn drop_machine(draft: &mut Draft<'_>, effects: &mut Vec<Effect>, machine: &Mach
     if let Some(update) = row.rollout.as_ref().and_then(|rollout| draft.update_mut(rollout)) {
         update.moved_at_ms = now.wall_ms;
         update.ends += 1;
-        // What it kept others from they are tried on again.
+        // Machines that it blocked are retried.
         update.finished_in_round += 1;
     }
     let line = format!("machine {machine}: removed; its name is free");

@@ -1,4 +1,4 @@
-//! Whether the newest manifest asks anything new of machines.
+//! Does the newest manifest change anything for a machine?
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use muster_proto::model::MachineType;
 
 use crate::plan::survey::{Position, Survey};
 
-/// The versions of a cluster's spec that machines follow, by type, and whether the newest asks anything else of them:
-/// looked at once for the many machines that follow the same.
+/// Cache by the spec version and type that machines follow: does the newest version ask the same of them? One lookup
+/// serves the many machines that follow the same.
 #[derive(Default)]
 pub(super) struct Versions(BTreeMap<(u64, MachineType), bool>);
 

@@ -1,4 +1,4 @@
-//! Items that succeeded and run again: those that were out of the manifest meanwhile, and those that an operator wants.
+//! Items that succeeded and run again: after they left the manifest, or on an operator's request.
 
 use muster_proto::model::{Generation, LedgerId, Seq};
 use uuid::Uuid;
@@ -13,7 +13,7 @@ fn with(items: &[&str], release: &str) -> ClusterSpec {
     ClusterSpec { release: release.to_owned(), ..spec }
 }
 
-/// An update in which the worker is disturbed, to its end.
+/// An update that disturbs the worker, until its end.
 pub(super) fn updated(fleet: Fleet) -> Fleet {
     let mut fleet = fleet.started();
     fleet.upgrade("worker-1");
@@ -22,7 +22,7 @@ pub(super) fn updated(fleet: Fleet) -> Fleet {
     fleet
 }
 
-/// The list under which the newest attempt at this item was started.
+/// Generation of the list with the newest attempt at this item.
 pub(super) fn last_run(fleet: &Fleet, item: &str) -> u64 {
     fleet.agents["worker-1"].statuses[&item_name(item)].generation.0
 }
@@ -40,7 +40,7 @@ fn dropped_item_runs_again() {
     assert!(again > tool, "it was out of the list, and runs again");
     assert_eq!(last_run(&fleet, "kept"), kept, "it stayed in the list, and never runs again");
     assert_eq!(reason(fleet.ask(update())), "NothingToDo");
-    // Nor does what was done again, under the next release that has it.
+    // The repeated item stays done under the next release with it.
     fleet.ask(apply(with(&["tool", "kept", "more"], "3"), &[])).expect("applies");
     let fleet = updated(fleet);
     assert_eq!((last_run(&fleet, "tool"), last_run(&fleet, "kept")), (again, kept));
@@ -64,7 +64,7 @@ fn item_dropped_in_first_deployment_runs_again() {
     assert_eq!(fleet.state("worker-1"), "Ready");
 }
 
-/// It was running when another manifest dropped it, and no update ends here that would note it.
+/// It was running when another manifest dropped it; an update's end would record that, but this is a deployment.
 #[test]
 fn late_success_in_first_deployment_runs_again() {
     let mut fleet = Fleet::with(with(&["tool", "last"], "1")).reported().prepared();
@@ -104,7 +104,7 @@ fn late_success_of_dropped_item_runs_again() {
     assert!(!row.counts(&row.statuses[&item_name("more")]), "it was out of the list when it ended");
 }
 
-/// Seed 122398733986528: it was running when its update was aborted, and its success is heard in the next update.
+/// Seed 122398733986528: it was running when its update was aborted, and its success arrives in the next update.
 #[test]
 fn success_heard_in_next_update_runs_again() {
     let mut fleet = guarded(Fleet::with(with(&["tool"], "1")));
@@ -127,7 +127,7 @@ fn success_heard_in_next_update_runs_again() {
     assert!(last_run(&fleet, "more") > begun);
 }
 
-/// A success that is not heard yet when its item is dropped is still to be redone when another item is dropped.
+/// An item is dropped before its success arrives. It must still run again after another item is dropped.
 #[test]
 fn unheard_redo_survives_next_drop() {
     let fleet = guarded(Fleet::with(with(&["tool"], "1")));
@@ -164,7 +164,7 @@ fn done_item_runs_again_in_next_update() {
     assert!(fleet.core.facts().audit_lines().iter().any(|line| line.action == "rerun"), "it is audited");
 }
 
-/// Its machine has lost its ledger, so it is done by the coordinator's word alone.
+/// Its machine has lost its ledger, so it is done only by the coordinator's record.
 #[test]
 fn item_of_a_lost_ledger_runs_again() {
     let mut fleet = guarded(Fleet::with(with(&["tool", "kept"], "1")));

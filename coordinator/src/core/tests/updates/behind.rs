@@ -1,8 +1,8 @@
-//! Machines that were Ready and lack something that disturbs workloads: only an update brings it about.
+//! Machines that were Ready and lack something that disturbs workloads: only an update adds it.
 
 use super::{reconfigure::knows_controls_of, *};
 
-/// A cluster whose `install` knows the hostname, and whose `join` the control machines.
+/// A cluster with the hostname in `install`, and the control machines in `join`.
 fn knows_hostnames(control: u32, worker: u32) -> Fleet {
     let mut spec = knows_controls_of(control, worker);
     for install in spec.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "install") {

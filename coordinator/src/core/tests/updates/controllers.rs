@@ -1,4 +1,4 @@
-//! Controllers that are known, hold no lock where one is asked for, and are there or not.
+//! Known controllers, present or absent, without a lock where one is needed.
 
 use muster_proto::model::{LockState, MachineName, MachineType, Scope};
 
@@ -13,10 +13,10 @@ use crate::{
     plan::blocked,
 };
 
-/// Longer than any controller needs to make its lock.
+/// Longer than any controller needs to create its lock.
 const SETTLE_MS: u64 = 10_000;
 
-/// An update of which `control-1` waits; `nova` is known by its lock of `worker-1`, and has none there.
+/// An update in which `control-1` waits. `nova` is known by its lock on `worker-1`, and has none on `control-1`.
 fn started() -> Fleet {
     let mut fleet = deployed(3, 1);
     fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: true });
@@ -147,7 +147,7 @@ fn one_that_the_manifest_has_is_waited_for_without_locks() {
     assert!(fleet.requests().is_empty(), "ControllerMissing: {:?}", fleet.why("control-2"));
 }
 
-/// The cluster's locks have had their time long ago, and are inactive: one that goes for a moment has all of it.
+/// The cluster's locks were due long ago, and are inactive. A controller that leaves for a moment gets its full time.
 #[test]
 fn a_controller_that_goes_for_a_moment_pauses_nothing() {
     let mut fleet = deployed(3, 1);
@@ -184,7 +184,7 @@ fn a_controller_that_comes_and_goes_has_no_time_anew() {
     assert_eq!(fleet.why("control-1").as_deref(), Some("Paused"), "two hours of that");
 }
 
-/// Nor does a coordinator that starts again: controllers have to come to it first.
+/// The same after a restart of the coordinator: controllers must connect first.
 #[test]
 fn a_restart_gives_controllers_their_time_anew() {
     let mut fleet = deployed(3, 1);
@@ -199,7 +199,7 @@ fn a_restart_gives_controllers_their_time_anew() {
     assert_ne!(fleet.why("control-2").as_deref(), Some("Paused"));
 }
 
-/// What the machine waits for, and what ends that.
+/// What the machine waits for, and what ends the wait.
 fn waits(fleet: &Fleet, name: &str) -> (String, String) {
     let blocked = fleet.look(name, blocked::of_machine).expect("it waits");
     (blocked.message, blocked.clears_when)
@@ -227,7 +227,7 @@ fn who_holds_a_lock_and_is_not_there_is_named() {
     assert_eq!(waits(&fleet, "control-1"), (format!("{returning} (not connected)"), gone("active")));
 }
 
-/// Nobody waits for these locks any more: what is under way has nothing to do with them.
+/// The current operation is independent of these locks.
 #[test]
 fn nothing_is_to_be_aborted_for_locks_that_never_came_back() {
     let mut fleet = deployed(3, 1);
@@ -261,7 +261,7 @@ fn a_plan_names_controllers_that_are_not_there() {
     assert_eq!(warnings(&fleet), ["application controller ceph is not connected: it sees no request"]);
 }
 
-/// Seed 5395689252699: a store that was put back is older than its locks, and it has connected.
+/// Seed 5395689252699: a restored store is older than its controller's locks, and the controller has connected.
 #[test]
 fn connected_controller_without_locks_has_its_time() {
     let mut fleet = Fleet::of(3, 1).reported().prepared();

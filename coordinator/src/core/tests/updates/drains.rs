@@ -1,4 +1,4 @@
-//! The Swarm drain: what is asked of whom, what is withheld until no task is left, and what a node gets back.
+//! The Swarm drain: its questions, what waits until no task is left, and what a node gets back.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ fn replaced_worker_gets_its_node_back() {
     assert_eq!((fleet.why("worker-1"), fleet.row("worker-1").former_node.clone()), (None, None));
 }
 
-/// What it leaves is for its successor: until that is there, no step looks at a cluster for its sake.
+/// Its node is for its successor: until that is there, no step checks the cluster because of it.
 #[test]
 fn revoked_worker_has_its_swarm_asked_nothing() {
     let mut fleet = deployed(3, 1);
@@ -108,7 +108,7 @@ fn revoked_worker_has_its_swarm_asked_nothing() {
     assert!(asking(fleet.core.facts()).is_empty());
 }
 
-/// Its disk is new: what its entry in the list of nodes had goes to the next, if it was its own.
+/// Its disk is new: the labels of its former node entry go to the next node, if the entry was its own.
 #[test]
 fn reinstalled_worker_gets_its_labels_back() {
     let mut fleet = deployed(3, 1);
@@ -135,7 +135,7 @@ fn reinstalled_worker_gets_its_labels_back() {
     assert_eq!((changed, fleet.row("worker-1").former_node.clone()), (expected.to_vec(), None));
 }
 
-/// A manager that was broken into gives one dead entry as many labels as an answer may have, and others each time.
+/// A compromised manager reports one dead entry with the maximum of labels, and other labels each time.
 #[test]
 fn labels_of_a_dead_entry_are_bounded() {
     let mut fleet = deployed(3, 1);
@@ -161,7 +161,7 @@ fn is_replaced(fleet: &mut Fleet, name: &str) {
     fleet.connect(name);
 }
 
-/// A machine that was broken into names a manager, or another worker, as its node.
+/// A compromised machine names a manager, or another worker, as its node.
 #[test]
 fn nobody_else_is_drained_by_the_word_of_a_machine() {
     for whose in ["control-1", "worker-2"] {
@@ -221,7 +221,7 @@ fn another_manager_is_asked_and_without_any_it_says_so() {
     assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
 }
 
-/// Its agent died between writing the start down and starting: recorded as running, and it asks for another permit.
+/// Its agent died between recording the start and starting: recorded as running, and it requests another permit.
 #[test]
 fn one_whose_permit_ran_out_before_it_began_is_looked_at_again() {
     let (mut fleet, mut swarm) = at_worker_1();
@@ -259,7 +259,7 @@ fn a_change_that_nobody_confirmed_is_waited_for_before_the_node_is_given_back() 
     fleet.ask(Request::Abort { rollout }).expect("aborts");
     fleet.talk(&mut swarm);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmUncordoning"));
-    // The manager that did not answer does at last what it was asked to.
+    // The silent manager finally carries out its order.
     swarm.node("worker-1").availability = SwarmAvailability::Drain;
     fleet.pass(65_000, &[]);
     fleet.talk(&mut swarm);
@@ -329,7 +329,7 @@ fn a_restart_anywhere_loses_nothing() {
     }
 }
 
-/// A copy of the store from the middle of a drain is put in place: the fleet has long been done with that node.
+/// A store copy from the middle of a drain is restored: the fleet finished with that node long ago.
 #[test]
 fn a_store_older_than_the_fleet_changes_no_node() {
     for aborted in [false, true] {
@@ -383,7 +383,7 @@ fn one_that_joined_anew_is_drained_anew() {
     assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
 }
 
-/// An agent answers a few calls at a time: more of them would be refused, and their machines would wait for nothing.
+/// An agent answers a few calls at a time. More would be refused, and their machines would wait in vain.
 #[test]
 fn no_agent_is_asked_more_than_it_answers() {
     let mut fleet = deployed(3, 10);

@@ -1,8 +1,8 @@
-//! Locks that fail, and machines that wait for theirs for too long.
+//! Failed locks, and machines that wait too long for theirs.
 
 use super::*;
 
-/// All control machines are through; so many workers may be away at once.
+/// All control machines are complete; `width` workers may be away at once.
 fn at_the_workers(workers: u32, width: u32) -> Fleet {
     let mut fleet = deployed(3, workers);
     release(&mut fleet, &["install"], width);
@@ -13,7 +13,7 @@ fn at_the_workers(workers: u32, width: u32) -> Fleet {
     fleet
 }
 
-/// A controller that cannot bring its workloads back is waited for like one that is about to, and its words are shown.
+/// A controller that fails to return its workloads is awaited like one about to return them, and its message is shown.
 #[test]
 fn a_lock_that_fails_after_the_request_is_not_back() {
     let mut fleet = deployed(3, 1);
@@ -37,7 +37,7 @@ fn a_lock_that_fails_after_the_request_is_not_back() {
     assert_eq!(fleet.why("control-2"), None);
 }
 
-/// One that never let the machine go has nothing to bring back.
+/// A controller that never released the machine has nothing to return.
 #[test]
 fn a_lock_that_refused_does_not_keep_the_slot() {
     let mut fleet = at_the_workers(2, 1);
@@ -49,7 +49,7 @@ fn a_lock_that_refused_does_not_keep_the_slot() {
     assert_eq!(fleet.requests(), ["worker-2"], "its slot is free at once");
 }
 
-/// Others that come to their end are no reason to wait for one that is refused.
+/// The progress of others is no reason to wait for a refused machine.
 #[test]
 fn a_refused_machine_gets_no_time_from_others() {
     for (state, has_its_time) in [(LockState::Active, true), (LockState::Failed, false)] {
@@ -63,7 +63,7 @@ fn a_refused_machine_gets_no_time_from_others() {
     }
 }
 
-/// The width of an update is not lost to a machine that all others overtake.
+/// A machine that all others overtake must not use up the width of the update.
 #[test]
 fn a_machine_that_all_others_overtake_is_put_aside() {
     let mut fleet = at_the_workers(8, 2);
@@ -82,7 +82,7 @@ fn a_machine_that_all_others_overtake_is_put_aside() {
     assert_eq!(fleet.requests(), ["worker-1"], "it is tried again at the end");
 }
 
-/// Nobody's fault is a pause: what an operator was to look at is not finished in the middle of it.
+/// The time of a pause does not count: what an operator should review is not finished in the middle of it.
 #[test]
 fn locks_that_are_late_in_a_pause_are_told_after_it() {
     let mut fleet = deployed(3, 1);

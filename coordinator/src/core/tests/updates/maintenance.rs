@@ -1,4 +1,4 @@
-//! One machine out of service: what has to be true before, what it means meanwhile, and what it is given back.
+//! One machine out of service: preconditions, effects, and what it gets back.
 
 use muster_proto::model::{HostFacts, LcmType, Reason, SwarmAvailability};
 
@@ -14,7 +14,7 @@ fn leave(name: &str) -> Request {
 }
 
 impl Fleet {
-    /// Everybody lets this machine go, and it is out of service.
+    /// All controllers release this machine, and it is out of service.
     fn out(&mut self, name: &str) {
         self.ask(enter(name)).expect("begins");
         self.lock("ceph", None, LockState::Inactive);
@@ -22,7 +22,7 @@ impl Fleet {
         assert_eq!(self.why(name).as_deref(), Some("InMaintenance"));
     }
 
-    /// `ceph` brings the machine's workloads back, and the maintenance is over.
+    /// `ceph` brings the machine's workloads back, and the maintenance ends.
     fn back(&mut self, name: &str) {
         assert_eq!(self.why(name).as_deref(), Some("LocksReturning"));
         self.lock("ceph", Some(name), LockState::Active);
@@ -33,7 +33,7 @@ impl Fleet {
         self.core.facts().open_rollout(&cluster()).is_some()
     }
 
-    /// The word for where the newest rollout is.
+    /// The state of the newest rollout as text.
     fn rollout_state(&self) -> String {
         let rollouts = documents::rollouts(self.core.facts(), |_| true, self.core.limits(), self.now());
         rollouts.last().expect("one").status.state.clone()
@@ -44,7 +44,7 @@ impl Fleet {
     }
 }
 
-/// A cluster of the next release whose manifest lets so many workers be down at once.
+/// A cluster of the next release; `width` workers may be down at once.
 fn deployed_with_width(control: u32, worker: u32, width: u32) -> Fleet {
     let mut fleet = deployed(control, worker);
     pace(&mut fleet, width);
@@ -267,7 +267,7 @@ fn it_is_refused_where_it_could_not_go_well() {
     }
 }
 
-/// Others may join the rollout while somebody else is out of service.
+/// Other machines may join the rollout while one is out of service.
 #[test]
 fn what_was_accepted_for_one_is_not_for_the_next() {
     let mut fleet = deployed(2, 1);
@@ -385,7 +385,7 @@ fn a_recovered_store_knows_who_is_out_of_service() {
     fleet.all_report();
     fleet.accept("worker-1");
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.slots()), (Some("InMaintenance"), vec!["worker-1"]));
-    // What the copy has of its lock is not believed.
+    // The copy's state of its lock does not count.
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     fleet.ask(leave("worker-1")).expect("comes back");
     fleet.back("worker-1");
@@ -411,7 +411,7 @@ fn machines_that_come_meanwhile_wait_and_say_for_whom() {
     assert_ne!(fleet.why("worker-7").as_deref(), Some("MaintenanceInProgress"));
 }
 
-/// A deadline ends an update, and nobody's maintenance: only its operator knows when a machine may be given back.
+/// A deadline ends an update but never maintenance: only the operator knows when a machine may return.
 #[test]
 fn locks_of_the_cluster_that_fail_an_update_only_pause_maintenance() {
     let mut fleet = deployed_with_width(3, 2, 2);
@@ -431,7 +431,7 @@ fn locks_of_the_cluster_that_fail_an_update_only_pause_maintenance() {
     assert_eq!(fleet.why("worker-2").as_deref(), Some("Paused"));
 }
 
-/// Seed 121882397569245: its list was lost with its stream, it came back into service meanwhile, and kept what it had.
+/// Seed 121882397569245: its list was lost with its stream. Meanwhile it returned to service and kept its former list.
 #[test]
 fn list_lost_with_stream_is_sent_when_it_may_change() {
     let mut fleet = Fleet::of(1, 1).reported().prepared();

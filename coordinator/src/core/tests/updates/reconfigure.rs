@@ -1,4 +1,4 @@
-//! The set of control machines changes: whoever was Ready is reconfigured as in an update.
+//! Changes of the set of control machines: machines that were Ready are reconfigured as in an update.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use muster_proto::model::MachineSpec;
 
 use super::*;
 
-/// A deployed cluster whose `join` knows the control machines.
+/// A deployed cluster with the control machines in `join`.
 pub(crate) fn knows_controls(control: u32, worker: u32) -> Fleet {
     guarded(Fleet::with(knows_controls_of(control, worker)))
 }
@@ -21,7 +21,7 @@ pub(crate) fn knows_controls_of(control: u32, worker: u32) -> ClusterSpec {
 }
 
 impl Fleet {
-    /// One control machine more, deployed.
+    /// Deploys one more control machine.
     pub(crate) fn add_control(&mut self, name: &str) {
         self.enroll(name, Control).expect("enrols");
         self.connect(name);
@@ -77,7 +77,7 @@ fn whoever_is_lost_is_reconfigured_when_it_is_back() {
     assert_eq!(targets(&fleet), ["control-3"], "one of its own");
 }
 
-/// Another machine takes the place of a control machine: deployed, with an address of its own, or with that one's.
+/// Another machine replaces a control machine: deployed, with its own address or with the former one.
 fn take_its_place(fleet: &mut Fleet, name: &str, keeps_address: bool) {
     let ip = fleet.agents[name].ip.clone();
     fleet.ask(Request::ReplaceMachine { machine: machine(name), machine_is_off: true }).expect("replaced");
@@ -153,7 +153,7 @@ fn another_order_of_control_machines_disturbs_nobody() {
     assert!(fleet.why("worker-1").is_none());
 }
 
-/// A rollout that a fourth control machine brought about: it has come to its two workers.
+/// A rollout caused by a fourth control machine: it has reached its two workers.
 fn at_workers() -> Fleet {
     let mut spec = knows_controls_of(3, 2);
     let join = spec.items(Control).iter().find(|item| item.name.as_str() == "join").cloned().expect("an item");
@@ -166,7 +166,7 @@ fn at_workers() -> Fleet {
     fleet
 }
 
-/// Nothing is heard of it for a minute.
+/// It is silent for a minute.
 fn lose(fleet: &mut Fleet, name: &str) {
     fleet.disconnect(name);
     (0..6).for_each(|_| fleet.pass(10_000, &[name]));
@@ -193,7 +193,7 @@ fn whoever_is_lost_in_the_middle_is_left_out() {
     }
 }
 
-/// Only a person can say what became of it.
+/// Only an operator can decide about it.
 #[test]
 fn whoever_is_lost_disturbed_keeps_the_rollout_open() {
     let mut fleet = at_workers();
@@ -203,7 +203,7 @@ fn whoever_is_lost_disturbed_keeps_the_rollout_open() {
     assert_eq!(fleet.slots(), ["worker-1"]);
 }
 
-/// Its successor would wait for a rollout that begins by itself, and that one for its majority.
+/// Its successor would wait for the automatic rollout, and that one for its majority.
 #[test]
 fn nobody_is_reconfigured_while_a_control_machine_is_revoked() {
     let mut fleet = knows_controls(3, 1);
@@ -218,7 +218,7 @@ fn nobody_is_reconfigured_while_a_control_machine_is_revoked() {
     assert!(open.is_some(), "it is elsewhere than the one before");
 }
 
-/// A deployed cluster to which `control-4` came, and is Ready; these came with it.
+/// A deployed cluster; `control-4` joined and is Ready, and these machines came with it.
 fn with_newcomers(others: &[&str]) -> Fleet {
     let mut fleet = knows_controls(3, 1);
     fleet.enroll("control-4", Control).expect("enrols");
@@ -243,7 +243,7 @@ fn a_deployment_ends_before_anybody_is_reconfigured() {
     assert_eq!(fleet.rollout(), "edge-7-reconfigure-3");
 }
 
-/// Who joins the deployment in which it becomes Ready has no privilege there once workloads may be about.
+/// A machine that becomes Ready in the deployment has no priority in it once workloads may be present.
 #[test]
 fn workers_that_are_ready_make_control_machines_wait() {
     let mut fleet = with_newcomers(&["control-5", "worker-2"]);
@@ -295,7 +295,7 @@ fn two_control_machines_need_somebody_who_accepts_the_downtime() {
     assert_eq!(fleet.why("control-1"), None);
 }
 
-/// So many control machines and a worker, whose `join` disturbs nothing, and one more control machine.
+/// A number of control machines and a worker, with a non-disruptive `join`, and one more control machine.
 fn harmless(control: u32, newcomer: &str) -> Fleet {
     let mut spec = knows_controls_of(control, 1);
     for join in spec.machine_types.values_mut().flatten().filter(|item| item.name.as_str() == "join") {
@@ -323,7 +323,7 @@ fn harmless_items_need_no_majority() {
     assert!(fleet.core.facts().open_rollout(&cluster()).is_none() && fleet.why("control-1").is_none());
 }
 
-/// No worker is disturbed while a control machine is missing, whether it was lost before the rollout or in its middle.
+/// Workers stay undisturbed while a control machine is missing, whether it was lost before the rollout or during it.
 #[test]
 fn a_lost_control_machine_holds_workers_back() {
     let mut fleet = at_workers();
@@ -336,7 +336,7 @@ fn a_lost_control_machine_holds_workers_back() {
     assert_eq!(fleet.requests(), ["worker-2"]);
 }
 
-/// It was put aside to be left out, and is back before its rollout could go on without it.
+/// It was deferred to be left out, and is back before its rollout could continue without it.
 #[test]
 fn whoever_is_back_before_it_is_left_out_goes_on() {
     let mut fleet = at_workers();

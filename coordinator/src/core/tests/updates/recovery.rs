@@ -1,4 +1,4 @@
-//! A copy of the store that was put back by `recover`: nothing of what it says of updates is believed.
+//! A store copy restored with `recover`: its facts about updates do not count.
 
 use muster_proto::model::{ClusterName, LedgerId, Reason, RemovalPolicy, Seq};
 use uuid::Uuid;
@@ -21,8 +21,8 @@ fn leave(name: &str) -> Request {
     Request::LeaveMaintenance { machine: machine(name) }
 }
 
-/// A copy from before an update is put back in its middle: the control machines are through, and `worker-1` has a
-/// permit. `worker-2` was told nothing yet.
+/// A copy from before an update is restored in the middle of it: the control machines are complete, and `worker-1` has
+/// a permit. `worker-2` is still waiting.
 fn before_the_update() -> Fleet {
     let mut fleet = deployed(3, 2);
     release(&mut fleet, &["install"], 1);
@@ -37,7 +37,7 @@ fn before_the_update() -> Fleet {
     fleet
 }
 
-/// Its controller has let it go, and may have taken it back since.
+/// Its controller has released it, and may have taken it back since.
 fn on_its_way_into_maintenance() -> Fleet {
     let mut fleet = deployed(3, 2);
     let enter = Request::EnterMaintenance { machine: machine(SERVES_AGAIN), accept_control_plane_downtime: false };
@@ -78,7 +78,7 @@ fn who_is_out_of_service_stays_so_and_who_was_on_its_way_is_looked_at() {
     assert_eq!(fleet.why(SERVES_AGAIN).as_deref(), Some("RecoveredInDoubt"));
 }
 
-/// It may be back in service since the copy was made: nobody tells it anything when it comes back.
+/// It may have returned to service since the copy was made: no controller announces its return.
 #[test]
 fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_let_it_go_again() {
     let mut fleet = on_its_way_into_maintenance();
@@ -100,7 +100,7 @@ fn a_machine_that_is_out_of_service_leaves_for_good_only_when_its_controllers_le
     assert!(!fleet.core.facts().machines.contains_key(SERVES_AGAIN), "{:?}", fleet.why(SERVES_AGAIN));
 }
 
-/// Seed 45849: the copy gave a list under a number that was taken. After `recover` no such list is given any more.
+/// Seed 45849: the copy issued a list under a taken number. After `recover` such lists end.
 #[test]
 fn refusal_of_copys_list_ends_with_recovery() {
     let mut fleet = deployed(3, 2);
@@ -112,8 +112,8 @@ fn refusal_of_copys_list_ends_with_recovery() {
     assert_eq!((&fleet.row(SERVES_AGAIN).assigned.refused, fleet.why(SERVES_AGAIN)), (&None, None));
 }
 
-/// It has come back, and was updated, since the copy was made: its operator says that it is in service, and no lock of
-/// the copy is waited for any more.
+/// It has returned and was updated since the copy was made. Its operator states that it is in service, and the copy's
+/// locks are obsolete.
 #[test]
 fn one_that_was_out_of_service_and_was_given_more_since_is_in_doubt() {
     let mut fleet = on_its_way_into_maintenance();
@@ -165,7 +165,7 @@ fn removals_are_asked_for_again_unless_they_cannot_be_taken_back() {
     assert!(!fleet.core.facts().machines.contains_key(SERVES_AGAIN));
 }
 
-/// Its list is the update's, and something is due in it: the copy wants none of that.
+/// Its list is the update's, with a due item in it that the copy does not want.
 #[test]
 fn a_machine_that_was_settled_takes_no_slot_when_it_greets_again() {
     let mut fleet = before_the_update();
@@ -195,7 +195,7 @@ fn a_machine_of_which_nobody_knows_what_runs_there_is_not_in_service() {
     fleet.ask(serves_again()).expect("an operator has looked");
 }
 
-/// Its agent stopped before it began: it waits for another permit, and a store that is recovered gives none.
+/// Its agent stopped before it began: it waits for another permit, which a recovering store never gives.
 #[test]
 fn what_is_recorded_as_running_and_never_began_holds_up_nobody() {
     let mut fleet = before_the_update();
@@ -233,7 +233,7 @@ fn item_that_never_began_leaves_recovery_to_a_person() {
     }
 }
 
-/// What is frozen at the start of an update is not what the machines are.
+/// A plan frozen now could differ from the machines' real state.
 #[test]
 fn nothing_is_started_while_a_store_is_recovered() {
     let mut fleet = before_the_update();
@@ -251,7 +251,7 @@ fn a_machine_that_is_revoked_is_not_declared_in_service() {
     assert_eq!(reason(fleet.ask(serves_again())), "Revoked");
 }
 
-/// What ran is known of the old ledger alone.
+/// Only the old ledger knows what ran.
 #[test]
 fn a_ledger_that_was_begun_anew_leaves_nothing_running_and_its_machine_in_doubt() {
     let mut fleet = deployed(3, 2);
@@ -274,7 +274,7 @@ fn a_ledger_that_was_begun_anew_leaves_nothing_running_and_its_machine_in_doubt(
     assert!(in_doubt("control-1") && !in_doubt("control-2"), "it was Ready in that update");
 }
 
-/// A deployment in whose middle `worker-1`, which was Ready, is in doubt.
+/// A deployment with `worker-1`, which was Ready, in need of review.
 fn deploying_and_in_doubt() -> Fleet {
     let mut fleet = Fleet::of(1, 2).reported().prepared();
     fleet.finish_all(Control);
@@ -285,7 +285,7 @@ fn deploying_and_in_doubt() -> Fleet {
     fleet
 }
 
-/// Not everybody may read the names of other clusters.
+/// Not every operator may read the names of other clusters.
 #[test]
 fn who_waits_for_machines_in_doubt_names_those_of_its_own_cluster() {
     let mut fleet = deploying_and_in_doubt();
@@ -306,7 +306,7 @@ fn who_waits_for_machines_in_doubt_names_those_of_its_own_cluster() {
     assert!(why.message.contains("machines of other clusters") && !why.message.contains("worker-1"), "{why:?}");
 }
 
-/// Its agent can say nothing that settles it before it has a ledger that is whole.
+/// Its agent cannot settle the review until it has an intact ledger.
 #[test]
 fn machine_in_doubt_whose_ledger_is_behind_gets_new_ledger_first() {
     let mut fleet = deploying_and_in_doubt();

@@ -1,5 +1,4 @@
-//! Machines that are removed: what is waited for by each policy, what is asked of the swarm in which order, and what is
-//! left.
+//! Removing machines: what each policy waits for, the order of questions to the swarm, and what is left.
 
 use muster_proto::{
     convert::Hello,
@@ -12,7 +11,7 @@ mod departing;
 use super::{super::reason, *};
 use crate::documents;
 
-/// Time that controllers have to see what is requested.
+/// Time that controllers have to see a request.
 const SETTLE_MS: u64 = 10_000;
 
 fn remove_by(name: &str, policy: RemovalPolicy) -> Request {
@@ -28,7 +27,7 @@ fn keep(name: &str) -> Request {
 }
 
 impl Fleet {
-    /// Its controllers had their time to hear that it is removed for good.
+    /// Its controllers had their time to learn that it is removed permanently.
     pub(crate) fn is_heard_of(&mut self, name: &str) {
         self.heartbeats(HEARD_MS - 20_000, &[]);
         self.pass(20_000, &[name]);
@@ -58,7 +57,7 @@ impl Fleet {
         told.into_iter().find(|told| told.metadata.name == name)?.status.prepare_deletion_phase
     }
 
-    /// Made-up agents that are in the record no more say nothing.
+    /// Removes a simulated agent whose machine is no longer in the record.
     fn bury(&mut self, name: &str) -> MachineId {
         self.agents.remove(name).expect("an agent").id
     }
@@ -84,8 +83,8 @@ fn a_worker_goes_when_its_workloads_are_away() {
     fleet.enroll("worker-1", Worker).expect("the name is free");
 }
 
-/// Its agent recorded the attempt, stopped before it began, and gets no other permit for it.
-/// Found by the simulator (seed 7000188): the end of what runs there was waited for, and would not have been taken.
+/// Its agent recorded the attempt, stopped before it began, and its next permit is withheld. Found by the simulator
+/// (seed 7000188): the removal waited for an end that would have been rejected.
 #[test]
 fn one_that_is_not_believed_is_removed_by_force() {
     let mut fleet = Fleet::of(1, 1).reported();
@@ -253,7 +252,7 @@ fn what_the_manifest_still_says_is_told() {
     assert!(!said.contains("waits until three are deployed"), "{said}");
 }
 
-/// Its controller took its word back while the machine was out of service.
+/// Its controller reactivated its lock while the machine was out of service.
 #[test]
 fn one_in_maintenance_whose_workloads_are_back_is_waited_for() {
     let mut fleet = deployed(3, 2);
@@ -266,13 +265,13 @@ fn one_in_maintenance_whose_workloads_are_back_is_waited_for() {
     fleet.ask(remove("worker-1")).expect("begins");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"));
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
-    // No clock is asked which of the two was first: all of this was in one millisecond.
+    // All of this happened in one millisecond, so the order must be independent of clocks.
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"));
     fleet.is_heard_of("worker-1");
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
-/// What its controllers said of its maintenance is no answer to its removal.
+/// Its controllers' answer to its maintenance is no answer to its removal.
 #[test]
 fn one_in_maintenance_goes_when_its_controllers_know_that_it_goes_for_good() {
     let mut fleet = deployed(3, 2);
@@ -295,7 +294,7 @@ fn one_in_maintenance_goes_when_its_controllers_know_that_it_goes_for_good() {
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
-/// Its controller never stays for as long as it takes to hear of it: nobody but an operator ends that.
+/// Its controller never stays long enough to learn of it: only an operator can end that.
 #[test]
 fn one_whose_controllers_come_and_go_is_for_a_person() {
     let mut fleet = deployed(3, 2);
@@ -323,7 +322,7 @@ fn one_whose_controllers_come_and_go_is_for_a_person() {
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.stuck("worker-1")), (Some("InMaintenance"), None));
 }
 
-/// It has done all its items, and its agent has not heard that it has nothing left.
+/// It has done all its items, but its agent has yet to learn that it is finished.
 #[test]
 fn one_that_was_disturbed_waits_for_its_controllers_to_a_deadline() {
     let mut fleet = deployed(3, 2);
@@ -341,7 +340,7 @@ fn one_that_was_disturbed_waits_for_its_controllers_to_a_deadline() {
     assert!(matches!(fleet.wish(), Wish::Pause { .. }), "{:?}", fleet.stuck("worker-1"));
 }
 
-/// Its controller was about to let it go, for the update.
+/// Its controller was about to release it, for the update.
 #[test]
 fn a_word_that_crosses_the_removal_is_no_answer_to_it() {
     let mut fleet = deployed(3, 1);
@@ -361,7 +360,7 @@ fn a_word_that_crosses_the_removal_is_no_answer_to_it() {
     assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
-/// It runs what it had, and its operator may yet change his mind.
+/// It runs its former items, and its operator may yet change the decision.
 #[test]
 fn a_deployment_is_open_as_long_as_one_that_is_removed_is_at_work() {
     let mut fleet = Fleet::of(1, 2).reported().prepared();
@@ -377,7 +376,7 @@ fn a_deployment_is_open_as_long_as_one_that_is_removed_is_at_work() {
     assert!(fleet.is_at_rest() && fleet.slots().is_empty(), "{:?}", fleet.why("worker-1"));
 }
 
-/// What they wait for may be what the abort is to bring about.
+/// They may wait for the very thing that the abort brings about.
 #[test]
 fn an_abort_of_the_update_takes_removals_back_and_says_so() {
     let mut fleet = deployed(3, 2);
@@ -452,7 +451,7 @@ fn one_whose_workloads_come_back_is_through_before_it_is_removed() {
         .expect("begins");
 }
 
-/// Seed 121882397573445: what failed there in an update is no reason to keep it. It runs nothing more.
+/// Seed 121882397573445: an item that failed there in an update does not block the removal. It is idle now.
 #[test]
 fn machine_that_failed_in_prepare_is_removed() {
     let mut fleet = deployed(3, 2);

@@ -1,4 +1,4 @@
-//! What is checked before a machine is removed.
+//! Preconditions of a removal.
 
 use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy};
 
@@ -9,8 +9,8 @@ use crate::{
     plan::{Limits, safety, survey::Survey, swarm, update::around::is_before_open},
 };
 
-/// Policies are loosened one after another, and never back. A removal that is being aborted can only be forced: the
-/// machine may be lost before it has given back what it holds.
+/// Policies can only be loosened. A removal that is being aborted can only be forced: the machine may be lost before
+/// it has given back what it holds.
 pub(super) fn may_loosen(machine: &MachineName, known: &RemovalRow, removing: Removing<'_>) -> Result<(), Refusal> {
     let Removing { policy, accept_control_plane_downtime, .. } = removing;
     if known.aborting && policy == RemovalPolicy::Forced {
@@ -37,7 +37,8 @@ pub(super) fn may_loosen(machine: &MachineName, known: &RemovalRow, removing: Re
     Err(refusal("RemovalUnderWay", message))
 }
 
-/// The last control machine is the cluster's, or its swarm's: nobody else could take it out, or be asked of the rest.
+/// The last control machine must stay in its cluster and swarm: no other machine could take it out, or answer questions
+/// about the rest.
 pub(super) fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
     let member = swarm::is_member(draft, row);
     let mut controls = draft
@@ -79,7 +80,7 @@ pub(super) fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, limits: &Limits,
     Err(refusal("RemovalNeedsAgent", message))
 }
 
-/// May it go out of service by the rules of updates?
+/// Do the rules of updates allow it to go out of service?
 pub(super) fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
     let (name, cluster) = (&row.name, &row.spec.cluster_name);
     if row.spec.machine_type == MachineType::Unassigned {
@@ -93,10 +94,10 @@ pub(super) fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), R
     let disturbed = !returns && update::may_be_at_work(row);
     let problem = match &rollout.update {
         None => "is a deployment that has not ended",
-        // One whose workloads come back is through: it comes to its end first, at the version that it has now.
+        // A machine whose workloads are returning first completes its part, at its new version.
         Some(_) if returns && row.removal.is_none() => "is giving it its workloads back",
         Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
-        // Nothing may be disturbed before them, nor could those of this machine be done any more.
+        // Hooks and backups come before any disturbance, and this machine could no longer do its own.
         Some(update) if is_before_open(update) => "has not done its hooks and backups before the update yet",
         Some(_) => return Ok(()),
     };

@@ -1,4 +1,4 @@
-//! A made-up swarm beside a made-up fleet.
+//! A simulated swarm beside a simulated fleet.
 
 use std::collections::BTreeSet;
 
@@ -13,29 +13,29 @@ use crate::{
     store::{Change, Store, Table},
 };
 
-/// A node of the made-up swarm.
+/// A node of the simulated swarm.
 pub(in super::super) struct Node {
     /// The machine's name.
     pub(super) name: String,
     pub(in super::super) availability: SwarmAvailability,
-    /// The services it runs tasks of, one entry for each task.
+    /// Services of its tasks, one entry for each task.
     pub(in super::super) tasks: Vec<&'static str>,
 }
 
-/// The made-up swarm of a made-up fleet.
+/// The simulated swarm of a simulated fleet.
 pub(in super::super) struct Swarm {
     pub(super) nodes: Vec<Node>,
     /// Agents that do not answer.
     pub(super) silent: Vec<String>,
-    /// Machines that have left the swarm and joined it anew.
+    /// Machines that have left the swarm and joined it again.
     pub(super) rejoined: Vec<&'static str>,
-    /// Machines whose managers have lost them.
+    /// Machines that their managers have lost.
     pub(super) down: Vec<&'static str>,
-    /// Services that run fewer tasks than they want.
+    /// Services with fewer tasks than wanted.
     pub(super) degraded: Vec<&'static str>,
-    /// Who says that it is the node of another.
+    /// A machine that claims to be the node of another.
     pub(super) lies: Option<(&'static str, &'static str)>,
-    /// What was asked, in words.
+    /// Log of the questions, as text.
     pub(super) log: Vec<String>,
 }
 
@@ -145,7 +145,7 @@ impl Swarm {
 }
 
 impl Fleet {
-    /// Everybody is in a swarm, the control machines as managers, by the word of their swarm-joins.
+    /// All machines are in a swarm, the control machines as managers, according to their swarm-joins.
     pub(in super::super) fn join_all(&mut self) {
         let mut spec = (**self.core.facts().spec(&cluster()).expect("applied")).clone();
         spec.lcm_type = LcmType::Swarm;
@@ -168,12 +168,12 @@ impl Fleet {
         name.clone()
     }
 
-    /// One question is answered. False: there is none.
+    /// Answers one question. False: there is none.
     pub(super) fn answer_one(&mut self, swarm: &mut Swarm) -> bool {
         self.answer_first(swarm, |_| true)
     }
 
-    /// The first question of some is answered. False: there is none.
+    /// Answers the first matching question. False: there is none.
     pub(super) fn answer_first(&mut self, swarm: &mut Swarm, which: impl Fn(&SwarmQuestion) -> bool) -> bool {
         let Some(first) = self.questions.iter().position(which) else { return false };
         let question = self.questions.remove(first);
@@ -182,7 +182,7 @@ impl Fleet {
         true
     }
 
-    /// Questions are answered until there is none.
+    /// Answers questions until there is none.
     pub(in super::super) fn talk(&mut self, swarm: &mut Swarm) {
         for _ in 0..100 {
             if !self.answer_one(swarm) {
@@ -216,12 +216,12 @@ impl Fleet {
     }
 }
 
-/// The control machines of a Swarm cluster are at the new release; `worker-1` has its turn, and `ceph` lets it go.
+/// The control machines of a Swarm cluster are at the new release; `worker-1` has its turn, and `ceph` releases it.
 pub(super) fn at_worker_1() -> (Fleet, Swarm) {
     at_worker_1_with(&[])
 }
 
-/// The same, and the new release has these items besides for workers.
+/// The same, and the new release has these additional items for workers.
 pub(super) fn at_worker_1_with(more: &[&str]) -> (Fleet, Swarm) {
     at_first_worker(more, 1, DeadlineOutcome::Defer)
 }
@@ -246,7 +246,7 @@ pub(super) fn at_first_worker(more: &[&str], width: u32, outcome: DeadlineOutcom
     (fleet, swarm)
 }
 
-/// Its items are done, the node is given back, the workloads too.
+/// Its items are done, its node is restored, and its workloads too.
 pub(super) fn complete(fleet: &mut Fleet, swarm: &mut Swarm, name: &str) {
     fleet.finish(name);
     let asks = !fleet.questions.is_empty();

@@ -1,16 +1,16 @@
-//! The swarm's own quorum: a manager is disturbed while the others are a majority, as one of them says.
+//! The swarm's own quorum: a manager is disturbed only while the others are a majority, according to one of them.
 
 use muster_proto::model::{CONSISTENT_COPY_ITEM, DeadlineOutcome, RunnerKind, Scope, StateItem};
 
 use super::*;
 use crate::core::update::Options;
 
-/// Three managers, all of them with two items to do; `control-1` has its turn, and `ceph` lets it go.
+/// Three managers with two items to do each; `control-1` has its turn, and `ceph` releases it.
 fn at_control_1(options: Options) -> (Fleet, Swarm) {
     at_control_1_or(options, DeadlineOutcome::Defer)
 }
 
-/// The same, and what becomes of it when the swarm does not let it go in time.
+/// The same, with this outcome if the swarm does not release it in time.
 fn at_control_1_or(options: Options, outcome: DeadlineOutcome) -> (Fleet, Swarm) {
     let mut spec = spec(3, 1);
     spec.update_deadlines.swarm_drain.outcome = outcome;
@@ -62,7 +62,7 @@ fn a_swarm_of_two_managers_can_spare_none() {
     assert_eq!((blocked.reason.as_str(), blocked.clears_when.as_str()), ("Quorum", way_out));
 }
 
-/// Its runner would refuse, and what was given leave has no way back.
+/// Its runner would refuse, and a permit cannot be undone.
 #[test]
 fn before_a_consistent_copy_every_other_manager_is_reachable() {
     let mut spec = spec(5, 1);
@@ -86,7 +86,7 @@ fn before_a_consistent_copy_every_other_manager_is_reachable() {
     fleet.pass(2_000, &[]);
     fleet.talk(&mut swarm);
     assert_eq!(fleet.begin("control-1"), CONSISTENT_COPY_ITEM);
-    // One that goes away meanwhile is not missed: the copy is made.
+    // A manager that leaves meanwhile does not matter: the copy is made.
     swarm.down.push("control-5");
     fleet.pass(drain::FRESH_MS, &[]);
     fleet.event("control-1", CONSISTENT_COPY_ITEM, ItemState::Succeeded);
@@ -155,7 +155,7 @@ fn what_paused_for_the_managers_goes_on_when_they_are_there() {
     assert_eq!(waits(&fleet), [(Stage::LocksInactive, true), (Stage::SwarmDrained, true)]);
 }
 
-/// Seeds 35371 and 38675: what they could not say when they were asked last says nothing of now.
+/// Seeds 35371 and 38675: old failures of managers to answer do not describe the present.
 #[test]
 fn managers_that_failed_long_ago_are_asked_again() {
     let (mut fleet, mut swarm) = at_control_1(Options::of(Scope::Drain));
@@ -179,7 +179,7 @@ fn managers_that_failed_long_ago_are_asked_again() {
     assert_eq!((fleet.permit("control-1"), why(&fleet).as_deref()), (None, Some("Quorum")));
 }
 
-/// One that does not answer is not asked on and on in the place of others.
+/// A manager that does not answer must not be asked repeatedly instead of others.
 #[test]
 fn managers_that_fail_are_asked_in_turn() {
     let mut fleet = guarded(Fleet::with(spec(5, 1)));
@@ -190,7 +190,7 @@ fn managers_that_fail_are_asked_in_turn() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     let mut swarm = Swarm::of(&fleet);
     swarm.silent = ["control-2", "control-3", "control-4"].map(str::to_owned).to_vec();
-    // Each answers nothing for twelve seconds: by then the one before could be asked again.
+    // Each question goes unanswered for twelve seconds: by then the previous manager could be asked again.
     for _ in 0..4 {
         fleet.pass(12_000, &[]);
         assert!(fleet.answer_one(&mut swarm));
@@ -198,7 +198,7 @@ fn managers_that_fail_are_asked_in_turn() {
     assert_eq!(swarm.log.last().map(String::as_str), Some("control-5: nodes"), "{:?}", swarm.log);
 }
 
-/// Its node stays in the swarm until its successor is deployed, and that comes after the update.
+/// Its node stays in the swarm until its successor is deployed, which happens after the update.
 #[test]
 fn in_the_middle_of_a_turn_nobody_waits_for_a_manager_that_was_replaced() {
     let (mut fleet, mut swarm) = at_control_1(Options::of(Scope::Drain));

@@ -5,7 +5,7 @@ use muster_proto::model::{Reason, SwarmFailure, SwarmFailureCode, SwarmOp};
 use super::*;
 use crate::plan::update::drain::SETTLE_MS;
 
-/// At `worker-1`, and its node runs a task of a service that lacks one.
+/// At `worker-1`, with a task on its node of a service that lacks one.
 fn at_a_degraded_service() -> (Fleet, Swarm) {
     let (mut fleet, mut swarm) = at_worker_1();
     swarm.degraded = vec!["web"];
@@ -19,7 +19,7 @@ fn a_drain_waits_until_the_services_there_run_all_their_tasks() {
     let (mut fleet, mut swarm) = at_a_degraded_service();
     fleet.wait_for(&mut swarm, 60_000);
     assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active, "{:?}", swarm.log);
-    // What lacks a task elsewhere is nobody's concern here.
+    // A task missing elsewhere does not matter here.
     swarm.degraded = vec!["elsewhere"];
     fleet.wait_for(&mut swarm, 20_000);
     assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Drain, "{:?}", swarm.log);
@@ -52,7 +52,7 @@ fn an_update_that_paused_at_a_drain_says_what_it_waited_for() {
     assert_eq!(fleet.stuck("worker-1"), None, "it has its time anew");
 }
 
-/// They have said which node it is, and are gone before they count.
+/// They have identified the node, and leave before they count.
 #[test]
 fn where_no_manager_is_left_to_count_the_wait_says_so() {
     let (mut fleet, mut swarm) = at_worker_1();
@@ -65,7 +65,7 @@ fn where_no_manager_is_left_to_count_the_wait_says_so() {
     assert!(why.reason == Reason::SwarmNoManager && why.message.starts_with(cause), "{why:?}");
 }
 
-/// Two workers at once, and both have locks that are inactive.
+/// Two workers at once, both with inactive locks.
 fn at_both_workers(outcome: DeadlineOutcome) -> (Fleet, Swarm) {
     let (mut fleet, mut swarm) = at_first_worker(&[], 2, outcome);
     swarm.nodes.iter_mut().for_each(|node| node.tasks = vec!["web", "db"]);
@@ -85,7 +85,7 @@ fn of_two_that_share_a_service_the_second_is_drained_when_the_first_has_lost_its
     assert_eq!(fleet.why("worker-2").as_deref(), Some("ServiceDegraded"));
     fleet.wait_for(&mut swarm, 60_000);
     assert_eq!(drained(&mut swarm), [drain, active], "its tasks have not left: {:?}", swarm.log);
-    // They have left, and do not run elsewhere yet.
+    // The tasks have left, and do not run elsewhere yet.
     swarm.node("worker-1").tasks.clear();
     swarm.degraded = vec!["web"];
     fleet.wait_for(&mut swarm, 60_000);
@@ -96,7 +96,7 @@ fn of_two_that_share_a_service_the_second_is_drained_when_the_first_has_lost_its
     assert_eq!(drained(&mut swarm), [drain, drain], "{:?}", swarm.log);
 }
 
-/// What it takes away is counted as missing only when the swarm has noticed, and nobody looks at its tasks any more.
+/// Its lost tasks count as missing only once the swarm notices, and its tasks are no longer checked.
 #[test]
 fn one_that_is_replaced_in_its_drain_takes_its_tasks_with_it_all_the_same() {
     let (mut fleet, mut swarm) = at_both_workers(DeadlineOutcome::Defer);
@@ -146,7 +146,7 @@ fn replaced_in_drain_is_remembered_by_next_coordinator() {
     assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Drain, "{:?}", swarm.log);
 }
 
-/// Seed 40955: nobody looks at its tasks any more, and they leave all the same.
+/// Seed 40955: its tasks are no longer checked, and they still leave.
 #[test]
 fn drain_whose_lock_returned_takes_its_tasks() {
     let (mut fleet, mut swarm) = at_both_workers(DeadlineOutcome::Defer);
@@ -175,7 +175,7 @@ fn two_that_share_no_service_are_drained_at_once() {
     );
 }
 
-/// The swarm may be slow to notice: what its managers count right after a drain was confirmed says nothing.
+/// The swarm may be slow: its managers' counts right after a confirmed drain prove nothing.
 #[test]
 fn what_was_drained_and_not_looked_at_since_counts_as_losing_its_tasks() {
     let (mut fleet, mut swarm) = at_both_workers(DeadlineOutcome::Defer);
@@ -183,7 +183,7 @@ fn what_was_drained_and_not_looked_at_since_counts_as_losing_its_tasks() {
         assert!(fleet.answer_one(&mut swarm));
     }
     for _ in 0..4 {
-        // It takes a while until worker-1 is looked at; the services of worker-2 are whole, as far as is counted.
+        // It takes a while until worker-1 is checked. By the current counts, the services of worker-2 are complete.
         while fleet.answer_first(&mut swarm, |question| question.about.as_str() == "worker-2") {}
         fleet.pass(2_000, &[]);
     }
@@ -194,7 +194,7 @@ fn what_was_drained_and_not_looked_at_since_counts_as_losing_its_tasks() {
     assert_eq!(swarm.availability("worker-2"), SwarmAvailability::Drain, "{:?}", swarm.log);
 }
 
-/// What worker-1 runs finds no room before it is back, and that takes long: worker-2 is healthy, and does not count as
+/// worker-1's tasks find no room before it is back, which takes long. worker-2 is healthy, and does not count as
 /// failed.
 #[test]
 fn the_time_of_a_drain_does_not_run_while_it_waits_for_another() {
@@ -217,8 +217,8 @@ fn the_time_of_a_drain_does_not_run_while_it_waits_for_another() {
     assert_eq!(set_aside(&fleet), Some(true), "{:?}", fleet.why("worker-2"));
 }
 
-/// An order that nobody confirmed may be carried out later: until then nothing that shares a service is drained. The
-/// next coordinator does not know what its predecessor ordered at the last moment.
+/// An unconfirmed order may be carried out later: until then no node that shares a service is drained. The next
+/// coordinator does not know the last orders of its predecessor.
 #[test]
 fn what_may_yet_be_drained_counts_as_drained() {
     for restarts in [false, true] {
@@ -226,7 +226,7 @@ fn what_may_yet_be_drained_counts_as_drained() {
         while !fleet.questions.iter().any(|question| matches!(question.op, SwarmOp::SetAvailability { .. })) {
             assert!(fleet.answer_one(&mut swarm));
         }
-        // The order to drain worker-1 is on its way.
+        // The order to drain worker-1 is in flight.
         let is_order = |question: &SwarmQuestion| matches!(question.op, SwarmOp::SetAvailability { .. });
         let order = fleet.questions.iter().position(is_order).map(|at| fleet.questions.remove(at)).expect("an order");
         if restarts {

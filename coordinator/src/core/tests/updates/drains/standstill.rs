@@ -1,4 +1,4 @@
-//! Drains that do not come to an end: who is told what, and who goes on.
+//! Drains that never finish: the messages, and what continues.
 
 use muster_proto::model::{Reason, RunnerKind, Scope, StateItem};
 
@@ -16,7 +16,7 @@ fn one_put_aside_says_what_kept_it() {
     assert!(aside.message.starts_with(cause), "{}", aside.message);
 }
 
-/// Its managers may all have been replaced, and none of them is deployed before the update has ended.
+/// Its managers may all have been replaced, and their successors are deployed only after the update.
 #[test]
 fn a_manager_that_waits_for_the_update_is_named() {
     let (mut fleet, mut swarm) = at_worker_1();
@@ -53,7 +53,7 @@ fn one_whose_tasks_stay_is_put_aside_and_given_back() {
     assert_eq!(fleet.requests(), ["worker-2"], "the next has its turn");
 }
 
-/// With one slot nothing else moves: what the swarm drain may take is no reason to wait.
+/// With one slot nothing else moves: a possible swarm drain is no reason to wait.
 #[test]
 fn failed_worker_wants_person_at_once() {
     let (mut fleet, mut swarm) = at_worker_1();
@@ -127,13 +127,13 @@ fn tasks_of_a_node_that_is_down_count_and_it_says_so() {
     assert_eq!(blocked.message, format!("{why}db: 1 task, web: 2 tasks"));
 }
 
-/// No machine is there on which the swarm could be copied first.
+/// There is no machine to copy the swarm from first.
 fn without_backups() -> Request {
     Request::Update { cluster: cluster(), options: Options { skip_backup: true, ..Options::of(Scope::Drain) } }
 }
 
 /// A worker behind one control machine, both in its swarm, and an update that brings this item of the worker to another
-/// version. Everybody has prepared; the cluster's own lock is active yet.
+/// version. All have prepared; the cluster's own lock is still active.
 fn behind_one_control(changed: &str) -> Fleet {
     let mut spec = spec(1, 1);
     for items in spec.machine_types.values_mut() {
@@ -158,7 +158,7 @@ fn enroll_control(fleet: &mut Fleet) {
     fleet.connect("control-1");
 }
 
-/// The new control machine is deployed when the update is over: nobody else lets the worker in.
+/// The new control machine is deployed after the update: until then nothing else admits the worker.
 #[test]
 fn a_worker_whose_swarm_only_a_deployment_makes_does_not_begin() {
     let mut fleet = behind_one_control("swarm");

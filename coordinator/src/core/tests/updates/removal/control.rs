@@ -1,4 +1,4 @@
-//! Control machines that are removed: one by one, and a majority stays.
+//! Removing control machines: one by one, and a majority stays.
 
 use super::*;
 use muster_proto::model::Reason;
@@ -93,7 +93,7 @@ fn control_machines_that_are_being_removed_count_as_gone() {
     assert!(!rollouts.values().any(|row| accepted(row)), "accepted for one machine is not accepted for others");
 }
 
-/// Between the door and its departure others may go.
+/// Other machines may leave between its precondition check and its departure.
 #[test]
 fn a_control_machine_departs_when_a_majority_stays_then() {
     let mut fleet = deployed(3, 1);
@@ -114,7 +114,7 @@ fn a_control_machine_departs_when_a_majority_stays_then() {
     assert!(fleet.is_gone("control-1"), "{:?}", fleet.why("control-1"));
 }
 
-/// Its turn is cut short between two of its items; and it may wait for its departure for long.
+/// Its turn ends between two of its items, and it may wait long for its departure.
 #[test]
 fn nothing_more_is_permitted_on_one_that_is_out_of_service() {
     let mut spec = spec(3, 1);

@@ -1,4 +1,4 @@
-//! The way out of the swarm: what is asked of whom, in which order.
+//! Departure from the swarm: the questions, their targets and their order.
 
 use muster_proto::{
     convert::Hello,
@@ -10,11 +10,11 @@ use muster_proto::{
 
 use super::{drains::node_id, *};
 
-/// A made-up swarm: its managers, its nodes, who is up, and what was asked of it.
+/// A simulated swarm: its managers, its nodes and their states, and the log of questions.
 struct Swarm {
     nodes: Vec<(String, bool, SwarmNodeState)>,
     left: Vec<String>,
-    /// Who says that it is the node of another.
+    /// A machine that claims to be the node of another.
     lies: Option<(&'static str, &'static str)>,
     /// Its managers have lost their majority.
     leaderless: bool,
@@ -84,7 +84,7 @@ impl Swarm {
 }
 
 impl Fleet {
-    /// Everybody is in the swarm.
+    /// All machines are in the swarm.
     fn in_swarm(mut self) -> (Self, Swarm) {
         self.join_all();
         let swarm = Swarm::of(&self);
@@ -109,7 +109,7 @@ impl Fleet {
     }
 }
 
-/// The drain's last question is answered when the machine is on its way out already, and nobody knows as which node.
+/// The drain's last answer arrives when the machine already departs and its node is still unknown.
 #[test]
 fn a_late_answer_says_nothing_of_a_node_that_is_not_known_yet() {
     let (mut fleet, mut swarm) = deployed(3, 2).in_swarm();
@@ -153,7 +153,7 @@ fn a_store_older_than_the_fleet_takes_nobody_out() {
     assert_eq!(fleet.why("worker-1").as_deref(), Some("StoreOlderThanFleet"));
 }
 
-/// All managers are gone for good: nobody can have them forgotten, and a new one makes a new swarm.
+/// All managers are permanently gone: they cannot be removed from the swarm, and a new one creates a new swarm.
 #[test]
 fn dead_control_machines_are_in_nobodys_way() {
     let (mut fleet, _) = deployed(3, 1).in_swarm();
@@ -176,7 +176,7 @@ fn the_name_is_taken_until_the_machine_is_gone() {
     assert_eq!(reason(fleet.enroll("worker-1", Worker)), "NameTaken");
 }
 
-/// A machine that was broken into is removed, and names a manager as its node.
+/// A compromised machine is removed, and names a manager as its node.
 #[test]
 fn nobody_else_is_taken_out_by_the_word_of_a_machine() {
     let (mut fleet, mut swarm) = deployed(3, 2).in_swarm();
@@ -191,7 +191,7 @@ fn nobody_else_is_taken_out_by_the_word_of_a_machine() {
     assert!(fleet.is_gone("worker-1"));
 }
 
-/// A manager that no machine of ours is on record for.
+/// A manager outside the record.
 #[test]
 fn no_worker_is_taken_for_a_manager() {
     let (mut fleet, mut swarm) = deployed(3, 2).in_swarm();
@@ -227,7 +227,7 @@ fn a_manager_is_demoted_leaves_and_is_forgotten() {
     assert!(fleet.is_gone("control-2"));
 }
 
-/// Seed 1001195: it is out of service, and the cluster as a whole can spare nobody any more.
+/// Seed 1001195: it is out of service, and the cluster as a whole can no longer spare any machine.
 #[test]
 fn departure_waits_for_cluster_lock() {
     let (mut fleet, _) = deployed(3, 2).in_swarm();
@@ -295,7 +295,7 @@ fn what_a_dead_machine_left_is_removed_by_force() {
     assert!(fleet.is_gone("worker-1"));
 }
 
-/// What a manager said of the node before that is no answer any more.
+/// A manager's earlier answer about the node is obsolete.
 #[test]
 fn a_swarm_that_loses_its_majority_meanwhile_is_told() {
     let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
