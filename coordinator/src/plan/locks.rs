@@ -214,7 +214,7 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
 }
 
 /// A machine that has a request already is to be removed for good. Its controllers answer only after they hear of that;
-/// earlier words do not count. They can withdraw their consent for as long as they could make a lock.
+/// earlier answers do not count. They can withdraw their consent for as long as they could make a lock.
 fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestRow) -> Result<(), Blocked> {
     let removal = row.removal.as_ref().filter(|removal| !removal.aborting && removal.revision > request.revision);
     // Seeded bug: take the consent to the maintenance as consent to the removal.

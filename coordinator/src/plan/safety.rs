@@ -75,7 +75,7 @@ pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Resu
         return Ok(());
     }
     controls_heard(survey, position)?;
-    // A machine out of service passed this check at its turn.
+    // A machine out of service had its turn while all others were there.
     if !position.in_maintenance() {
         control_quorum(survey, position)?;
     }

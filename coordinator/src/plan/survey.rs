@@ -248,7 +248,7 @@ impl<'a> Position<'a> {
         recorded.filter(|status| status.state == ItemState::Running && !self.has_not_begun(status))
     }
 
-    /// Permit that its list shows. An item recorded as running stays in the list whatever happens to its permit. The
+    /// Permit that its list shows. An item recorded as running stays in the list regardless of its permit. The
     /// exception is a permit dropped in transit: its item has not begun, and a late delivery would start the permit's
     /// time.
     #[must_use]

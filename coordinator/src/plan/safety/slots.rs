@@ -54,7 +54,7 @@ pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// At most `concurrentUpdates` machines of an update group hold a slot together.
 pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    // Then all workers are one group, with the limit of `workers_within_limit`.
+    // Without groups all workers are one group, with the limit of `workers_within_limit`.
     if survey.spec.update_groups.is_empty() {
         return Ok(());
     }
