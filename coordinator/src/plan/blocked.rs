@@ -293,7 +293,7 @@ fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
 /// hostname has changed, and when its reconfigure items were aborted.
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
-    // Work that an update would leave out as well is not missing.
+    // Work counts as missing only if an update would run it there.
     let lacks = |phase: &Phase| concerns(survey.cluster, position.row, *phase) && position.is_behind(*phase);
     let lacks = || Phase::ALL.iter().any(lacks);
     let behind = settled && position.update().is_none() && !has_work(survey, position) && lacks();

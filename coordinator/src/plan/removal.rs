@@ -159,8 +159,8 @@ fn is_idle(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> 
     Ok(())
 }
 
-/// Is every other control machine revoked or outside the swarm? Then this one stays in: a revoked machine can never be
-/// asked again.
+/// Is every other control machine revoked or outside the swarm? Then no machine can take this one out: a revoked
+/// machine can never be asked again.
 fn is_alone(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let mut others = survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
     !others.any(|other| !other.row.revoked && swarm::may_be_in(survey.facts, other.row))

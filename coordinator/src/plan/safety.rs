@@ -64,7 +64,7 @@ pub fn swarm_maker_first(survey: &Survey<'_>, position: &Position<'_>) -> Result
 /// known to be gone, every other must also be there.
 pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let others = || survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
-    // A dead machine blocks no other: the remaining managers are counted before it is demoted.
+    // A dead machine is out of the way: the remaining managers are counted before it is demoted.
     let at_work = |other: &Position<'_>| holds_slot(other) && !other.row.revoked && !position.row.revoked;
     if let Some(busy) = others().find(|other| departs(other) || at_work(other)) {
         let name = &busy.row.name;

@@ -35,7 +35,7 @@ pub enum Entry {
 /// Why a machine has to wait with its entry. Each reason passes when others have acted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEntry {
-    /// The swarm does not exist yet, and another machine makes it.
+    /// The swarm is still missing, and another machine makes it.
     #[error(
         "{maker} makes the cluster's swarm and has not completed its swarm-join; this passes when it has, or when an \
          operator skips that item or revokes {maker}"
@@ -44,7 +44,7 @@ pub enum NoEntry {
         /// The machine that makes it.
         maker: MachineName,
     },
-    /// The swarm does not exist, and neither does a machine that could make it.
+    /// The swarm is missing, and so is a machine that could make it.
     #[error("the cluster has no control machine that could make its swarm; this passes when one enrols")]
     NoControl,
     /// It would make the swarm, but others may have made it.

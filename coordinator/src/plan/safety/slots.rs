@@ -67,7 +67,7 @@ pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Resul
     Err(waits_for_slot(message, stopped(survey), "a worker of the group is done"))
 }
 
-/// Names a machine that holds a slot and has stopped, because time alone does not free that slot.
+/// Names a machine that holds a slot and has stopped: its slot needs more than time to become free.
 fn waits_for_slot(message: String, stopped: Option<&str>, clears_when: &str) -> Blocked {
     match stopped {
         None => blocked(Reason::WaitingForTurn, message, clears_when),

@@ -184,7 +184,7 @@ pub struct Joining {
     /// Managers not asked yet; the last is asked next.
     left: Vec<(MachineName, MachineId)>,
     asked: Option<(MachineName, MachineId)>,
-    /// Nodes of other machines, which are never leftovers of this one.
+    /// Nodes of other machines: leftovers exclude them.
     others: BTreeMap<SwarmId, MachineName>,
     stage: Stage,
     info: Option<SwarmInfo>,

@@ -87,8 +87,8 @@ fn look_for_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(Reason::BeforeUpdate, message, format!("`musterctl abort {}`; then start it anew", rollout.name)))
 }
 
-/// Machines that left the update, or are about to leave it, with work before the update still open. It will never be
-/// done: a machine under removal starts nothing new.
+/// Machines that left the update, or are about to leave it, before their work ahead of it was done. That stays open: a
+/// machine under removal starts nothing new.
 fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
     let never = |(name, target): &(&MachineName, &Target)| {
         let row = survey.facts.machines.get(*name).filter(|row| row.update.is_some());
