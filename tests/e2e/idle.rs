@@ -21,8 +21,6 @@ const RSS_KIB_MAX: u64 = 12 * 1024;
 const WATCHED: Duration = Duration::from_secs(20);
 /// Documented limit: 0.1 % of a core.
 const CPU_SHARE_MAX: f64 = 0.001;
-/// Lines that both programs may log meanwhile about other things. A log file is on a disk too.
-const LOGGED_MAX: usize = 2;
 /// Beside other tests, each operation costs more.
 const CPU_SHARE_MAX_IN_COMPANY: f64 = 0.005;
 
@@ -37,15 +35,14 @@ fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
     fleet.add_machines(1, 0)?;
     fleet.wait_ready(1)?;
     let pid = fleet.agent_pid("control-1")?;
-    // The last acknowledgement is recorded lazily, up to a second after its arrival.
+    // The last acknowledgement is recorded lazily, up to a second after its arrival. The coordinator looks at its store
+    // every 5 s, and the first look after a change is noted in the file's time of access, which is a write too.
     let written = wait_for("the last of what becoming Ready brought about", PATIENCE, || {
         let before = Written::of(&fleet)?;
         let looked = Instant::now();
-        wait_for("two seconds", PATIENCE, || Ok((looked.elapsed() >= Duration::from_secs(2)).then_some(())))?;
+        wait_for("six seconds", PATIENCE, || Ok((looked.elapsed() >= Duration::from_secs(6)).then_some(())))?;
         Ok((Written::of(&fleet)? == before).then_some(before))
     })?;
-    let logs = |fleet: &Fleet| ["coordinator", "control-1"].map(|process| fleet.log(process));
-    let logged = logs(&fleet);
     let last_seen = |fleet: &Fleet| -> Result<_> { Ok(fleet.machines()?["control-1"].status.last_seen) };
     let (began, cpu_before, seen_before) = (Instant::now(), cpu(pid)?, last_seen(&fleet)?);
     wait_for("the time of measuring", PATIENCE, || Ok((began.elapsed() >= WATCHED).then_some(())))?;
@@ -57,11 +54,7 @@ fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
     assert_eq!(states, ["01"], "one established connection and no listening socket");
     let heard_of = seen.context("heard")?.as_second() - seen_before.context("heard")?.as_second();
     assert!(heard_of >= 10, "heartbeats came meanwhile, for {heard_of} s");
-    let (now, after) = (Written::of(&fleet)?, logs(&fleet));
-    let said: Vec<&str> = logged.iter().zip(&after).flat_map(|(old, new)| new[old.len()..].lines()).collect();
-    assert!(said.len() <= LOGGED_MAX, "heartbeats are logged: {said:?}");
-    assert_eq!(now.files, written.files, "heartbeats are written to no disk");
-    assert!(now.bytes == written.bytes || !said.is_empty(), "heartbeats are written: {now:?}, before {written:?}");
+    assert_eq!(Written::of(&fleet)?, written, "heartbeats are written to no disk");
     fleet.done()
 }
 

@@ -68,14 +68,14 @@ pub(super) fn take(
         Request::Rerun { machine, item } => rerun::item(draft, actor, (&machine, &item), limits, now),
         Request::AnnotateMachine { machine, set, remove } => {
             known_machine(draft, &machine)?;
-            let row = draft.machine_mut(&machine);
-            let lines = row.map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
+            let lines =
+                draft.machine_mut(&machine).map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
             audited(draft, actor, "annotate", AuditObject::Machine(&machine), lines.unwrap_or_default(), now)
         }
         Request::AnnotateCluster { cluster, set, remove } => {
             known_cluster(draft, &cluster)?;
-            let row = draft.cluster_mut(&cluster);
-            let lines = row.map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
+            let lines =
+                draft.cluster_mut(&cluster).map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
             audited(draft, actor, "annotate", AuditObject::Cluster(&cluster), lines.unwrap_or_default(), now)
         }
         Request::SetAddress(addresses) => Ok(credentials::set_address(draft, actor, addresses, now)),

@@ -1,5 +1,5 @@
-//! Items that an update adds to machines' lists, beside those of their types: on whom, in which version, and as which
-//! item. Each runs once in every rollout.
+//! Items that an update adds to machines' lists, besides those of their types: on which machines, in which version, and
+//! as which item. Each runs once per rollout.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use muster_proto::{
 use super::{survey::standing, swarm};
 use crate::facts::{Added, Facts, LeftOut, MachineRow, Target};
 
-/// The version of what a rollout adds: no other rollout ever has the same. Its name alone comes again when a store is
-/// put back that knows fewer rollouts, and the agents' ledgers say what was done in the one that had it first.
+/// Version of a rollout's added items, unique to that rollout. The rollout's name alone may recur if a restored store
+/// knows fewer rollouts, and the agents' ledgers record what was done under the first of that name.
 #[must_use]
 pub fn version(rollout: &str, started_at_ms: u64) -> String {
     format!("{rollout}@{started_at_ms}")
 }
 
-/// Of fewer managers none is stopped for a consistent copy.
+/// Minimum of managers for stopping one for a consistent copy.
 pub const MANAGERS_MIN: usize = 3;
 
 type Targets = BTreeMap<MachineName, Target>;
 
-/// What an update of these machines adds, in the order it runs. Those that are lost are spared what any other can do.
+/// What an update of these machines adds, in execution order. Lost machines are spared work that any other can do.
 #[must_use]
 pub fn due(
     facts: &Facts,
@@ -43,14 +43,14 @@ pub fn due(
     targets.keys().filter_map(|name| Some((name.clone(), of_machine(name)?))).collect()
 }
 
-/// What of the Swarm and of MKE is backed up before and in an update that changes something.
+/// Backups of the Swarm and of MKE, before and in an update that changes something.
 fn backups(
     facts: &Facts,
     targets: &Targets,
     is_lost: impl Fn(&MachineRow) -> bool,
 ) -> BTreeMap<MachineName, Vec<Added>> {
     let changes = targets.values().any(|target| target.disruptive || !target.changed.is_empty());
-    // Planted: nothing is backed up, and nobody has said so.
+    // Seeded bug: skip the backups unasked.
     if !changes || planted("no-backup") {
         return BTreeMap::new();
     }
@@ -59,7 +59,7 @@ fn backups(
         rows.filter(|(row, _)| row.spec.machine_type == MachineType::Control).collect();
     controls.sort_by_key(|(row, _)| (row.spec.upgrade_index, &row.name));
     let managers = controls.iter().filter(|(row, _)| is_manager(facts, row)).count();
-    // Planted: one of two is stopped, and the swarm is without a majority meanwhile.
+    // Seeded bug: stop one of two managers, which costs the swarm its majority meanwhile.
     let spares_one = managers >= MANAGERS_MIN || planted("consistent-copy-of-two");
     let with_mke = || controls.iter().map(|(row, _)| *row).filter(|row| has(facts, row, RunnerKind::Mke));
     let for_mke = with_mke().find(|row| !is_lost(row)).or(with_mke().next()).map(|row| &row.name);
@@ -77,12 +77,12 @@ fn backups(
 
 /// Is this control machine a manager of the swarm, as far as is known?
 fn is_manager(facts: &Facts, row: &MachineRow) -> bool {
-    // Planted: whoever has a swarm-join is one.
+    // Seeded bug: count every machine with a swarm-join.
     let outside = swarm::was_left_out(facts, row) && !planted("copy-outside-swarm");
     has(facts, row, RunnerKind::SwarmJoin) && !outside
 }
 
-/// Has this control machine such items at the version that it has? What its update brings is not there yet.
+/// Does this control machine have such items at its current version? Those that its update brings are still missing.
 #[must_use]
 pub fn has(facts: &Facts, row: &MachineRow, runner: RunnerKind) -> bool {
     let version = row.ready_at.as_ref().map(|(_, version)| *version);
@@ -90,7 +90,7 @@ pub fn has(facts: &Facts, row: &MachineRow, runner: RunnerKind) -> bool {
     spec.is_some_and(|spec| spec.items(MachineType::Control).iter().any(|item| item.runner == runner))
 }
 
-/// The items themselves, in this version. All of them are resolved and hashed like those of the machine's type.
+/// The items themselves, in this version. They are resolved and hashed like those of the machine's type.
 pub fn items<'a>(spec: &'a ClusterSpec, added: &'a [Added], version: &'a str) -> impl Iterator<Item = StateItem> + 'a {
     added.iter().filter_map(move |added| match added {
         Added::HookBefore(name) | Added::HookAfter(name) => {
@@ -102,13 +102,13 @@ pub fn items<'a>(spec: &'a ClusterSpec, added: &'a [Added], version: &'a str) ->
     })
 }
 
-/// It among the items of a machine.
+/// The added item among the items of a machine.
 #[must_use]
 pub fn find<'a>(items: &'a [AssignedItem], added: &Added) -> Option<&'a AssignedItem> {
     items.iter().find(|item| item.name.as_str() == added.item_name())
 }
 
-/// How far it is on this machine, as long as that is part of the update, and whether an operator does without it.
+/// Its progress on this machine while that is part of the update, and whether an operator skipped it.
 #[must_use]
 pub fn stands(facts: &Facts, row: &MachineRow, added: &Added) -> Option<(Standing, bool)> {
     row.update.as_ref().filter(|mine| mine.added.contains(added))?;
@@ -119,7 +119,7 @@ pub fn stands(facts: &Facts, row: &MachineRow, added: &Added) -> Option<(Standin
     Some((standing(row, item), skipped))
 }
 
-/// What an operator reads of it: `hook silence`, or the item's name.
+/// Its name for operators: `hook silence`, or the item's name.
 #[must_use]
 pub fn said(added: &Added) -> String {
     match added {

@@ -1,4 +1,4 @@
-//! The list a machine gets, and when it may change.
+//! The list of a machine, and when it may change.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -16,25 +16,25 @@ use crate::{
     proof::{ProofKey, Told},
 };
 
-/// A permit counts for so long from its receipt, in milliseconds.
+/// Validity of a permit from its receipt, in milliseconds.
 pub const PERMIT_MS: u64 = 30_000;
 
-/// What an assignment says, before it has a generation.
+/// Content of an assignment, before it has a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content<'a> {
-    /// In the order they run.
+    /// In execution order.
     pub items: Vec<Listed<'a>>,
     /// Values of the late variables.
     pub variables: BTreeMap<&'static str, &'a str>,
 }
 
-/// One item of a content. Most contents are compared and dropped: what was resolved is neither copied nor digested
-/// again.
+/// One item of a content. Most contents are compared and dropped, so resolved items are only borrowed, with their
+/// digests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// As it is to be sent.
+    /// The item to send.
     pub item: Cow<'a, AssignedItem>,
-    /// Of everything in it.
+    /// Digest of the whole item.
     digest: ItemHash,
 }
 
@@ -45,7 +45,7 @@ impl Listed<'_> {
 }
 
 impl Content<'_> {
-    /// Digest of everything in it: another content gets another generation.
+    /// Digest of the whole content: another content gets another generation.
     #[must_use]
     pub fn digest(&self) -> ItemHash {
         let mut whole = digest::Context::new(&digest::SHA256);
@@ -56,7 +56,7 @@ impl Content<'_> {
         ItemHash(sum)
     }
 
-    /// With its fences, and with what proves them.
+    /// Make the assignment, with its fences and its proof.
     #[must_use]
     pub fn into_assignment(
         self,
@@ -69,7 +69,7 @@ impl Content<'_> {
         let told = Told::List { epoch, generation, digest };
         Assignment {
             digest,
-            // A machine that has not enrolled is told nothing.
+            // A machine that has yet to enrol is told nothing.
             code: position.row.id.map(|id| key.code(id, &told)).unwrap_or_default(),
             epoch,
             generation,
@@ -80,8 +80,8 @@ impl Content<'_> {
     }
 }
 
-/// Has the agent accepted the very list the machine should have? Only then is an outcome an outcome: with an older list
-/// it may yet start what has been taken out since.
+/// Has the agent accepted exactly the list that the machine should have? Only then is an outcome final: with an older
+/// list it may still start a removed item.
 #[must_use]
 pub fn is_accepted(facts: &Facts, position: &Position<'_>) -> bool {
     let assigned = &position.row.assigned;
@@ -89,18 +89,18 @@ pub fn is_accepted(facts: &Facts, position: &Position<'_>) -> bool {
         && wanted(facts, position).is_some_and(|content| assigned.digest == Some(content.digest()))
 }
 
-/// May the machine's list change now? Deploy and reconfigure items only ever change under a slot; a machine that is
-/// Ready, or whose slot was freed after a failure, keeps what it has.
+/// May the machine's list change now? Deploy and reconfigure items change only under a slot. A machine keeps its list
+/// while it is Ready, and after its slot was freed by a failure.
 #[must_use]
 pub fn may_change(position: &Position<'_>) -> bool {
     match position.row.reach {
         None => false,
-        // It is told to start nothing more.
+        // It is told to stop starting items.
         Some(_) if position.is_let_go() => true,
         Some(Phase::Prepare) if position.update().is_some_and(|mine| mine.only_added) => true,
         Some(Phase::Prepare) => {
             let assigned = &position.row.assigned;
-            // It would wait for the inputs of an item that may not even be wanted any more.
+            // Otherwise it would wait for the inputs of an item that may be obsolete.
             position.waits_for_inputs()
                 || position.in_flight()
                 || assigned.digest.is_none()
@@ -110,8 +110,8 @@ pub fn may_change(position: &Position<'_>) -> bool {
     }
 }
 
-/// The items its list reaches now. In an update that is up to the next one that needs a permit: without it the list
-/// ends before, with it the list ends there.
+/// The items that its list covers now. In an update the list ends at the next item that needs a permit: before the item
+/// while the permit is missing, and after the item otherwise.
 fn reached<'a>(position: &Position<'a>, reach: Phase) -> Option<impl Iterator<Item = Listed<'a>> + use<'a>> {
     let items = position.items.ok()?;
     let digests = position.live.and_then(|live| live.items.as_deref()).map_or(&[][..], |items| &items.digests);
@@ -127,13 +127,13 @@ fn reached<'a>(position: &Position<'a>, reach: Phase) -> Option<impl Iterator<It
     }))
 }
 
-/// The list the machine should have now, as far as its phases were granted. None: it keeps what it has.
+/// The list that the machine should have now, according to its granted phases. None: it keeps its list.
 #[must_use]
 pub fn wanted<'a>(facts: &'a Facts, position: &Position<'a>) -> Option<Content<'a>> {
     wanted_beside(facts, position, || first_control(facts, &position.row.spec.cluster_name))
 }
 
-/// The same, where whoever asks may know the address of the first control machine of its cluster.
+/// As [`wanted`], for a caller that may know the address of its cluster's first control machine.
 #[must_use]
 pub fn wanted_beside<'a>(
     facts: &'a Facts,

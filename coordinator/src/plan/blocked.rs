@@ -12,7 +12,7 @@ use super::{
 };
 use crate::facts::{MachineRow, RolloutRow, UnprovenClaim, UpdateKind, Wish};
 
-/// Why the deployment has not begun; None if it may, or has.
+/// Why the deployment has yet to begin. None: it may begin, or has begun.
 #[must_use]
 pub fn why_not_started(survey: &Survey<'_>) -> Option<Blocked> {
     if survey.cluster.rollout_seq > 0 || survey.cluster.deploy_requested {
@@ -41,14 +41,14 @@ pub fn why_not_started(survey: &Survey<'_>) -> Option<Blocked> {
     ))
 }
 
-/// Why nothing new starts in a cluster; None if something may, or nothing is left to do.
+/// What keeps new starts back in a cluster. None: something may start, or all is done.
 #[must_use]
 pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
     if let Err(blocked) = safety::store_is_current(survey) {
         return Some(blocked);
     }
     match survey.rollout {
-        // Of a recovered copy nothing begins before what the machines have to say is heard and settled.
+        // A recovered copy starts only after the machines' reports have come and are settled.
         None if survey.facts.meta.recovering => safety::gathered(survey).err().or_else(|| why_not_started(survey)),
         None if survey.cluster.rollout_seq > 0 => None,
         None => why_not_started(survey),
@@ -59,7 +59,7 @@ pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
     }
 }
 
-/// Why a machine does not move; None if it is Ready or at work.
+/// Why a machine does not move. None: it is Ready or at work.
 #[must_use]
 pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let out = removal::waits(survey, position).or_else(|| maintenance::out_of_service(survey, position));
@@ -71,7 +71,7 @@ pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocke
         .or_else(|| swarm::restore::waits(survey, position))
 }
 
-/// Of a revoked machine nothing is heard any more: if it was disturbed in an update, a person says when it is off.
+/// A revoked machine stays silent: if it was disturbed in an update, a person says when it is off.
 fn revoked(row: &MachineRow) -> Blocked {
     let (name, message) = (&row.name, "an operator revoked this machine's certificate");
     if row.slot.is_none() && row.replaceable {
@@ -89,7 +89,7 @@ fn revoked(row: &MachineRow) -> Blocked {
     blocked(Reason::Revoked, message, clears_when)
 }
 
-/// Reasons that lie in what the machine is.
+/// Reasons that lie in the machine itself.
 pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     if row.revoked {
@@ -113,7 +113,7 @@ pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<B
             "its agent connects",
         ));
     }
-    // What one that is lost last said of its addresses is no news: it has to come back first.
+    // The last address report of a lost machine is outdated: it has to come back first.
     if row.internal_ip().is_none() && !position.lost {
         return Some(blocked(
             Reason::NoInternalIP,
@@ -124,7 +124,7 @@ pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<B
     safety::store_is_current(survey).err()
 }
 
-/// It has been away for longer than it may.
+/// It has been away for too long.
 fn is_away(position: &Position<'_>) -> Option<Blocked> {
     match position.rebooting.filter(|_| position.lost) {
         Some(item) => Some(blocked(
@@ -163,13 +163,13 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
     }
 }
 
-/// Reasons that want a person.
+/// Reasons that need a person.
 pub(super) fn in_trouble(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     let name = &row.name;
     match is_away(position) {
         Some(away) if row.in_doubt => return Some(recovery::away_in_doubt(row, away)),
-        // What it has to say of itself it says with a ledger that is whole.
+        // Its ledger comes first: the machine needs a whole one to report on itself.
         None if row.in_doubt => return silent(position).or_else(|| Some(recovery::in_doubt(row))),
         Some(away) => return Some(away),
         None => {}
@@ -200,8 +200,8 @@ pub(super) fn in_trouble(survey: &Survey<'_>, position: &Position<'_>) -> Option
     }
 }
 
-/// An update goes on with its items as they were when it began: no manifest that is applied since mends one of them,
-/// and whoever skips a wrong one lets the next machine begin with it.
+/// An update keeps its items as they were when it began: a manifest applied since leaves them unchanged. Skipping a
+/// wrong item lets the next machine begin with it.
 fn retry_or_skip(survey: &Survey<'_>, position: &Position<'_>, item: &AssignedItem) -> String {
     let (name, item, cluster) = (&position.row.name, &item.name, &survey.cluster.name);
     let text = format!("`musterctl retry {name}`, or `musterctl skip {name} {item}`");
@@ -212,7 +212,7 @@ fn retry_or_skip(survey: &Survey<'_>, position: &Position<'_>, item: &AssignedIt
     }
 }
 
-/// It claims something beyond the record that does not prove that the record is old.
+/// Its claim goes beyond the record, without proof that the record is old.
 fn unproven(name: &MachineName, claim: &UnprovenClaim) -> Blocked {
     let (why, clears_when) = match claim {
         UnprovenClaim::NoCode(_) => (
@@ -235,7 +235,7 @@ fn unproven(name: &MachineName, claim: &UnprovenClaim) -> Blocked {
     blocked(Reason::UnprovenLedger, format!("{claim}: {why}"), clears_when)
 }
 
-/// What it is told, or what it tells, is not taken.
+/// Its list, or what it reports, is refused.
 pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
     let row = position.row;
     let name = &row.name;
@@ -269,31 +269,31 @@ pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
     None
 }
 
-/// Nothing that it does from now on is heard: it is unheeded, or its ledger is behind.
+/// Its further reports are ignored: they are refused or distrusted, or its ledger is behind.
 #[must_use]
 pub fn silent(position: &Position<'_>) -> Option<Blocked> {
     let refused = refuses(position).filter(|_| position.is_unheeded());
     refused.or_else(|| ledger_behind(position))
 }
 
-/// Its own record is older than what it has told: no time mends that.
+/// Its own record is older than its earlier reports: time alone does not fix that.
 fn ledger_behind(position: &Position<'_>) -> Option<Blocked> {
     let says = position.live?.agent_blocked.as_ref();
     says.filter(|(reason, _)| *reason == Reason::LedgerBehind)
         .map(|(_, message)| recovery::ledger_behind(&position.row.name, message))
 }
 
-/// Is there anything to be done here yet?
+/// Is there work left here?
 fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let updating = survey.update().is_some();
     position.update().is_some() || (!updating && safety::needs_reconfigure(survey, position))
 }
 
-/// Has it been Ready, and is something to be done there that no deployment does? So it is after `recover`, when its
-/// host has another name since, and when its reconfigure items were aborted.
+/// Has it been Ready, and is there work outside the scope of a deployment? This happens after `recover`, when its
+/// hostname has changed, and when its reconfigure items were aborted.
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
-    // What no update would run there either is nothing that it lacks.
+    // Work counts as missing only if an update would run it there.
     let lacks = |phase: &Phase| concerns(survey.cluster, position.row, *phase) && position.is_behind(*phase);
     let lacks = || Phase::ALL.iter().any(lacks);
     let behind = settled && position.update().is_none() && !has_work(survey, position) && lacks();
@@ -306,7 +306,7 @@ fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     behind.then(|| blocked(Reason::NotUpToDate, message, clears_when))
 }
 
-/// It was Ready before the set of control machines changed: a rollout for that reconfigures it when no other is open.
+/// It was Ready before the control set changed. A rollout reconfigures it once all others have ended.
 fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let idle = position.update().is_none() && position.row.slot.is_none();
     if !idle || !safety::needs_reconfigure(survey, position) || safety::reconfigured_at_once(survey, position) {
@@ -327,7 +327,7 @@ fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option
     })
 }
 
-/// A machine that is not part of the update under way waits for its end.
+/// A machine outside the open update waits for its end.
 fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let update = survey.update().filter(|_| position.update().is_none())?;
     let out: Vec<&str> = maintenance::members(survey).map(|other| other.row.name.as_str()).collect();
@@ -344,7 +344,7 @@ fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bloc
     ))
 }
 
-/// What its agent says that keeps it, unless it waits in vain.
+/// Its agent's own reason, unless the agent waits in vain.
 pub(super) fn agent_says(position: &Position<'_>) -> Option<Blocked> {
     let (reason, message) = position.live?.agent_blocked.as_ref().filter(|_| !position.waits_in_vain())?;
     let clears_when = if position.waits_for_inputs() {
@@ -369,8 +369,8 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
             blocked(Reason::WaitingForTurn, "it joins the deployment", "the coordinator's next decision")
         }));
     }
-    // While a store is recovered no list is sent: what an agent was given before goes on, nothing else does, whatever
-    // its agent waits for.
+    // While a store is recovered, lists are held back. What an agent was given before goes on; all else waits, even the
+    // inputs that its agent asks for.
     if survey.facts.meta.recovering
         && let Err(blocked) = safety::gathered(survey)
     {
@@ -424,8 +424,8 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     }
 }
 
-/// What the machine is busy with: the first item of its list that is running, or due and about to. An agent that says
-/// what keeps it from starting anything is not about to.
+/// What the machine is busy with: the first item of its list that is running, or due and about to start. An agent that
+/// reports a reason of its own waits instead.
 #[must_use]
 pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a AssignedItem, u32, bool)> {
     let reach = position.row.reach?;

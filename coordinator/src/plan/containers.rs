@@ -1,13 +1,13 @@
-//! Containers that somebody made with `docker run`: no drain moves them, and whoever restarts their machine, or its
-//! Docker Engine, restarts them.
+//! Containers started with `docker run`: a drain leaves them in place, and a restart of their machine, or of its Docker
+//! Engine, restarts them.
 
 use crate::facts::MachineRow;
 
-/// Containers that are named in one sentence; the rest is counted.
+/// Containers named in one sentence; the others are counted.
 const NAMED_MAX: usize = 4;
 
-/// `plain, proxy and 3 more containers`: those that run on the machine and that nobody moves, as it last said. None:
-/// there are none.
+/// `plain, proxy and 3 more containers`: running containers that a drain leaves in place, according to the machine's
+/// last report. None: there are none.
 #[must_use]
 pub fn left(row: &MachineRow) -> Option<String> {
     let names = &row.host.as_ref()?.containers;
@@ -19,7 +19,7 @@ pub fn left(row: &MachineRow) -> Option<String> {
     }
 }
 
-/// A sentence's end that names them; empty: there are none.
+/// End of a sentence that names them; empty if there are none.
 #[must_use]
 pub fn stay(row: &MachineRow) -> String {
     left(row).map(|names| format!("; of no service, so nobody moves them: {names}")).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! The deployment: what has to be recorded and granted next. Level-triggered: what has been recorded is not asked for
-//! again, so the answer to the same facts is empty the second time.
+//! The deployment: what to record and grant next. Level-triggered: a recorded step is not requested again, so a second
+//! call with the same facts returns nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,70 +19,70 @@ use super::{
 };
 use crate::facts::{ControlSet, Member, Stage};
 
-/// Something to be recorded. The core applies it, and asks again.
+/// A step to record. The core applies it, and asks again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The deployment begins, or goes on with machines that came later.
+    /// The deployment begins, or continues with machines that came later.
     OpenRollout {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
     },
-    /// The control set changed, and no rollout is open: machines that were Ready are reconfigured as in an update.
+    /// The control set changed between rollouts: machines that were Ready are reconfigured as in an update.
     OpenReconfigure {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
-        /// These.
+        /// The machines.
         machines: BTreeSet<MachineName>,
     },
-    /// The machine takes part from now on.
+    /// The machine joins a rollout.
     Join {
-        /// This one.
+        /// The machine.
         machine: MachineName,
-        /// In this rollout.
+        /// The rollout.
         rollout: String,
     },
-    /// The machine's prepare items are done: it waits for its turn.
+    /// The machine has completed its prepare items, and waits for its turn.
     Prepared {
-        /// This one.
+        /// The machine.
         machine: MachineName,
     },
-    /// The machine is Ready: its slot is free.
+    /// The machine is Ready, and its slot is free.
     Ready {
-        /// This one.
+        /// The machine.
         machine: MachineName,
     },
-    /// The machine's first deployment failed: a worker's slot is free again. Or only an update can bring about what it
-    /// lacks before its reconfigure items.
+    /// The machine's first deployment failed, and a worker's slot is free again. Or, before its reconfigure items, the
+    /// machine lacks something that only an update may supply.
     FreeSlot {
-        /// This one.
+        /// The machine.
         machine: MachineName,
     },
     /// The last expected control machine is Ready: the set is complete.
     ControlSet {
-        /// Of this cluster.
+        /// The cluster.
         cluster: ClusterName,
-        /// Who is in it, in the order of upgrades.
+        /// Its members, in upgrade order.
         names: Vec<MachineName>,
-        /// The very machines, and where they are reached.
+        /// Their identities and addresses.
         members: BTreeMap<MachineName, Member>,
     },
-    /// The machine's list reaches this phase from now on; a slot goes with `deploy` and `reconfigure`.
+    /// The list of the machine covers this phase from now on. The phases `deploy` and `reconfigure` come with a slot.
     Grant {
-        /// This one.
+        /// The machine.
         machine: MachineName,
-        /// How far.
+        /// The highest phase.
         phase: Phase,
         /// The control machines as its items see them.
         set: ControlSet,
     },
     /// Every machine of the rollout is Ready.
     CloseRollout {
-        /// This one.
+        /// The rollout.
         rollout: String,
     },
 }
 
-/// What is to be recorded or granted next. Outcomes come before grants, so that a grant is decided on what is true.
+/// The next steps to record or grant. Outcomes come before grants, so that a grant rests on current facts.
 #[must_use]
 pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
     let outcomes = outcomes(survey);
@@ -107,7 +107,7 @@ fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
     for position in survey.machines.iter().filter(|position| position.row.slot.is_some()) {
         let planted_bug = (planted("free-slot-when-lost") && position.lost)
             || (planted("free-slot-when-held") && matches!(position.trouble(), Some(Progress::Held(_))));
-        // What costs most is asked last: of fifty machines at work, few have come to an end since.
+        // The most expensive check comes last: of fifty machines at work, few have ended since.
         let step = outcome(position, planted_bug);
         steps.extend(step.filter(|_| planted_bug || assign::is_accepted(survey.facts, position)));
     }
@@ -123,7 +123,7 @@ fn outcomes(survey: &Survey<'_>) -> Vec<Step> {
     steps
 }
 
-/// What becomes of a machine that holds a slot, if its agent has the very list that it should have.
+/// Outcome of a machine that holds a slot, provided that its agent has exactly the list that it should have.
 fn outcome(position: &Position<'_>, planted_bug: bool) -> Option<Step> {
     let machine = position.row.name.clone();
     if position.all_done() {
@@ -136,14 +136,14 @@ fn outcome(position: &Position<'_>, planted_bug: bool) -> Option<Step> {
     frees.then_some(Step::FreeSlot { machine })
 }
 
-/// Is it through with its prepare items, and is that not recorded? What it waits for then is no part of that stage.
+/// Has it completed its prepare items, with the stage still open? Its wait afterwards is outside that stage.
 fn is_prepared(position: &Position<'_>) -> bool {
     let open = position.row.stages.get(&Stage::PrepareDone).is_some_and(|stage| stage.finished_at_ms.is_none());
     open && position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done
 }
 
-/// The control machines of the recorded set that are still there, if one of it was removed, or if another machine took
-/// the place of one and is Ready. Not in the middle of an update: its machines would have more to do than was frozen.
+/// Remaining control machines of the recorded set, if one of the set was removed, or if a replacement took its place
+/// and is Ready. Not during an update: its machines would have more to do than was frozen.
 fn recorded_set_as_it_is<'s, 'a>(survey: &'s Survey<'a>) -> Option<Vec<&'s Position<'a>>> {
     let known = &survey.cluster.control_set;
     let stays = |position: &&Position<'_>| known.contains(&position.row.name);
@@ -153,7 +153,7 @@ fn recorded_set_as_it_is<'s, 'a>(survey: &'s Survey<'a>) -> Option<Vec<&'s Posit
     (!known.is_empty() && (removed || there.iter().all(is_back))).then_some(there)
 }
 
-/// The machine as a member of the set. As long as it has not taken the place of the one before, that one is.
+/// The machine as a member of the set. Until a replacement takes its place, the machine before it is the member.
 fn member(survey: &Survey<'_>, position: &Position<'_>) -> Option<(MachineName, Member)> {
     let row = position.row;
     let is_there = position.ready_once() || position.is_ready();
@@ -161,33 +161,33 @@ fn member(survey: &Survey<'_>, position: &Position<'_>) -> Option<(MachineName, 
     Some((row.name.clone(), now.or_else(|| survey.cluster.control_members.get(&row.name).cloned())?))
 }
 
-/// The control machines, if every expected one is Ready.
+/// The control machines, once every expected one is Ready.
 fn complete_control_set<'s, 'a>(survey: &'s Survey<'a>) -> Option<Vec<&'s Position<'a>>> {
     let expected: Vec<&Position<'_>> = survey
         .of_type(MachineType::Control)
         .filter(|position| !position.row.revoked)
-        // One that has no address for a moment is still one of them.
+        // A machine that lacks an address for a moment is still one of them.
         .filter(|position| position.row.reported() || position.ready_once() || !survey.cluster.deploy_requested)
         .collect();
     let wanted = match survey.spec.machines {
         Some(counts) if !survey.cluster.deploy_requested => counts.control as usize,
         Some(_) | None => 1,
     };
-    // One that is being removed is in it until it is gone.
+    // A machine under removal is in the set until it is gone.
     let leaving = survey.of_type(MachineType::Control).any(|position| position.row.removal.is_some());
     let complete = !leaving && expected.len() >= wanted && expected.iter().all(|position| position.is_ready());
     complete.then_some(expected)
 }
 
-/// A rollout begins when the expected machines are there, or when machines come to a cluster that was deployed before.
-/// When it has ended, those have their own that were Ready before the set of control machines changed.
+/// A rollout begins when the expected machines are there, or when machines join a cluster that was deployed before.
+/// After it ends, another one reconfigures machines that were Ready before the control set changed.
 fn open(survey: &Survey<'_>) -> Vec<Step> {
     let cluster = survey.cluster.name.clone();
     if survey.machines.iter().any(has_work) {
         let may = why_not_started(survey).is_none() && safety::store_is_current(survey).is_ok();
         return if may { vec![Step::OpenRollout { cluster }] } else { Vec::new() };
     }
-    // Whoever is lost would keep it open: it has one of its own when it is back.
+    // A lost machine would keep the rollout open; it gets its own when it is back.
     let is_there = |p: &&Position<'_>| !p.row.revoked && p.row.removal.is_none() && !p.lost;
     let changed =
         survey.machines.iter().filter(is_there).filter(|position| safety::needs_reconfigure(survey, position));
@@ -207,7 +207,7 @@ fn joins(survey: &Survey<'_>, rollout: &str) -> Vec<Step> {
         .collect()
 }
 
-/// Is there anything a deployment has yet to do on this machine?
+/// Does a deployment have anything left to do on this machine?
 fn has_work(position: &Position<'_>) -> bool {
     position.row.reported() && position.row.removal.is_none() && !position.ready_once()
 }
@@ -221,7 +221,7 @@ fn grants(survey: &Survey<'_>) -> Vec<Step> {
     steps
 }
 
-/// Workers whose prepare items are under way.
+/// Number of workers with prepare items under way.
 #[must_use]
 pub fn prepares_used(survey: &Survey<'_>) -> usize {
     survey
@@ -251,7 +251,7 @@ fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
     steps
 }
 
-/// The phase this machine would be granted a slot for, if it is ready to take one.
+/// Phase for which this machine would be granted a slot, if it is ready to take one.
 #[must_use]
 pub fn wants_slot(survey: &Survey<'_>, position: &Position<'_>) -> Option<Phase> {
     let goes = position.row.revoked || position.row.removal.is_some();
@@ -264,13 +264,13 @@ pub fn wants_slot(survey: &Survey<'_>, position: &Position<'_>) -> Option<Phase>
     let prepared = match position.row.reach {
         None => false,
         Some(Phase::Prepare) => position.progress(Phase::Prepare) == Progress::Done,
-        // Its slot was freed after a failure. Whatever a manifest has changed since is done under the next one.
+        // Its slot was freed after a failure. Changes of the manifest since then run under the next slot.
         Some(Phase::Deploy | Phase::Reconfigure) => true,
     };
     (prepared && !position.ready_once() && position.trouble().is_none()).then_some(Phase::Deploy)
 }
 
-/// The next slot: at most one in a round, for the survey does not know of it yet.
+/// The next slot. At most one per round, because it is missing in this snapshot.
 fn slot_grant(survey: &Survey<'_>) -> Option<Step> {
     let has_worker_slot = safety::has_worker_slot(survey);
     survey.machines.iter().find_map(|position| {
@@ -285,8 +285,7 @@ fn slot_grant(survey: &Survey<'_>) -> Option<Step> {
     })
 }
 
-/// Is a control machine that comes before this one still preparing? Then the order is kept; one that cannot go on is
-/// passed over.
+/// Is an earlier control machine still preparing? Then the order is kept; a machine that cannot proceed is passed over.
 #[must_use]
 pub fn earlier_on_its_way(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     survey.of_type(MachineType::Control).take_while(|other| other.row.name != position.row.name).any(|other| {
@@ -296,7 +295,7 @@ pub fn earlier_on_its_way(survey: &Survey<'_>, position: &Position<'_>) -> bool 
             && other.row.removal.is_none()
             && other.available()
             && other.trouble().is_none()
-            // Else both would wait: that one lets whoever makes the swarm go first.
+            // Otherwise both would wait: that machine lets the maker of the swarm go first.
             && swarm::waits_for_maker(survey.facts, other.row).is_none()
     })
 }
@@ -323,9 +322,9 @@ fn may_close(survey: &Survey<'_>) -> bool {
             .machines
             .iter()
             .filter(|position| survey.joined(position) && !position.row.revoked)
-            // Who is removed is waited for only while it may be at work.
+            // A machine under removal is awaited only while it may be at work.
             .filter(|position| position.row.removal.is_none() || position.row.slot.is_some())
-            // What one that was Ready lacks is not for a deployment to bring about.
+            // A deployment does not supply what a formerly Ready machine lacks.
             .all(|position| {
                 let through = position.is_ready() || (position.ready_once() && position.row.slot.is_none());
                 through && !safety::reconfigured_at_once(survey, position)

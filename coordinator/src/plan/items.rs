@@ -1,5 +1,5 @@
-//! The items of one machine: templates of its type and what its update adds, its own overwrites, early variables
-//! replaced, hashed.
+//! The items of one machine: the templates of its type, what its update adds, and its own overwrites. Early variables
+//! are replaced, and the items are hashed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,11 +17,11 @@ use crate::facts::{
     Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, ItemInputs, Items, MachineRow, Member, Unresolved,
 };
 
-/// The variable for the hostname that a machine's agent reports.
+/// Variable for the hostname that a machine's agent reports.
 const HOSTNAME: &str = "machine.hostname";
 
-/// Resolves the items of every machine whose inputs changed since they were last resolved. Asked in every step, of
-/// every machine; nearly all of them are the very same as the last time, which is quickly seen.
+/// Resolve the items of every machine with inputs that changed since the last time. This runs in every step for every
+/// machine; nearly all are unchanged, and detecting that is fast.
 pub fn refresh(draft: &mut Draft<'_>) {
     let inputs: BTreeMap<&ClusterName, Arc<ItemInputs>> =
         draft.clusters.keys().map(|name| (name, shared_inputs(draft, name))).collect();
@@ -41,7 +41,7 @@ pub fn refresh(draft: &mut Draft<'_>) {
     }
 }
 
-/// The same for one machine.
+/// Resolve the items of one machine.
 pub fn refresh_one(draft: &mut Draft<'_>, machine: &MachineRow) {
     let Some(row) = draft.machines.get(&machine.name) else { return };
     if let Some(items) = resolved_anew(draft, row, &inputs_of(draft, &row.spec.cluster_name)) {
@@ -51,7 +51,7 @@ pub fn refresh_one(draft: &mut Draft<'_>, machine: &MachineRow) {
     }
 }
 
-/// What all machines of a cluster share; where it is as it was for one of them, that very value.
+/// Inputs that all machines of a cluster share. Unchanged inputs are the same shared value as before.
 fn shared_inputs(facts: &Facts, cluster: &ClusterName) -> Arc<ItemInputs> {
     let now = inputs_of(facts, cluster);
     let mut known = facts.machines_of(cluster).filter_map(|machine| facts.live.machines.get(&machine.name));
@@ -64,17 +64,17 @@ fn inputs_of(facts: &Facts, cluster: &ClusterName) -> ItemInputs {
     ItemInputs { provisional, secrets: secrets::newest(facts, cluster) }
 }
 
-/// Do the items of this machine follow from the very same as when they were last looked at?
+/// Are the inputs of this machine's items the very same as the last time?
 fn follow_still(facts: &Facts, machine: &Arc<MachineRow>, inputs: &Arc<ItemInputs>) -> bool {
     let Some(live) = facts.live.machines.get(&machine.name) else { return false };
     let (Some(items), Some((row, with))) = (&live.items, &live.items_follow) else { return false };
-    // What an update adds rests on the row of its rollout too.
+    // Items that an update adds also depend on the row of its rollout.
     let adds = machine.update.as_ref().is_some_and(|update| !update.added.is_empty());
     let same_spec = || facts.spec_of(machine).is_some_and(|spec| Arc::ptr_eq(spec, &items.spec));
     Arc::ptr_eq(row, machine) && Arc::ptr_eq(with, inputs) && !adds && same_spec()
 }
 
-/// The items of a machine, if they are others than those that are known.
+/// The items of a machine, if they differ from the known ones.
 fn resolved_anew(facts: &Facts, machine: &MachineRow, inputs: &ItemInputs) -> Option<Items> {
     let spec = facts.spec_of(machine)?;
     let secrets = secrets::of_machine(&inputs.secrets, machine);
@@ -88,8 +88,8 @@ fn resolved_anew(facts: &Facts, machine: &MachineRow, inputs: &ItemInputs) -> Op
     Some(resolve_all(spec, machine, Inputs { control_sets, secrets, added }))
 }
 
-/// What `${cluster.controlPlaneNodes}` would be for a phase granted now: every control machine that has reported, in
-/// the order of upgrades.
+/// The value of `${cluster.controlPlaneNodes}` for a phase granted now: every control machine that has reported, in
+/// upgrade order.
 #[must_use]
 pub fn control_set(facts: &Facts, cluster: &ClusterName, only: impl Fn(&MachineRow) -> bool) -> ControlSet {
     let row = facts.clusters.get(cluster);
@@ -108,7 +108,7 @@ pub fn control_set(facts: &Facts, cluster: &ClusterName, only: impl Fn(&MachineR
     }
 }
 
-/// The address of the first of that set.
+/// Address of the first machine of that set.
 #[must_use]
 pub fn first_control<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> Option<&'a str> {
     let row = facts.clusters.get(cluster).map(|row| &**row);
@@ -118,12 +118,12 @@ pub fn first_control<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> Option<&
     first.map(|(_, (_, address))| address)
 }
 
-/// A machine as one of the set.
+/// A machine as a member of the set.
 pub(super) fn member(cluster: Option<&ClusterRow>, machine: &MachineRow) -> Option<Member> {
     place(cluster, machine).map(|(id, address)| Member { id, address: address.to_owned() })
 }
 
-/// Who a machine of the set is, and where. Where it has no address for a moment, it is where it was.
+/// Identity and address of a machine in the set. While it lacks an address, its last one counts.
 fn place<'a>(cluster: Option<&'a ClusterRow>, machine: &'a MachineRow) -> Option<(MachineId, &'a str)> {
     let id = machine.id.filter(|_| !machine.revoked)?;
     let known = cluster.and_then(|row| row.control_members.get(&machine.name)).filter(|known| known.id == id);
@@ -131,15 +131,15 @@ fn place<'a>(cluster: Option<&'a ClusterRow>, machine: &'a MachineRow) -> Option
     Some((id, address))
 }
 
-/// The control machines as reconfigure items are to see them. These very names, though one of them may have been
-/// revoked since: what was seen is compared with the set.
+/// The control machines as reconfigure items see them. The names are exactly the recorded ones, even if one was revoked
+/// since: what was seen is compared with the set.
 #[must_use]
 pub fn complete_set(facts: &Facts, cluster: &ClusterRow) -> ControlSet {
     let set = control_set(facts, &cluster.name, |row| cluster.control_set.contains(&row.name));
     ControlSet { names: cluster.control_set.clone(), ..set }
 }
 
-/// The set each phase sees: the frozen one, or what it would be now.
+/// The set that each phase sees: the frozen one, or the current one.
 fn sets_of<'a>(machine: &'a MachineRow, provisional: &'a ControlSet) -> impl Iterator<Item = (Phase, &'a ControlSet)> {
     Phase::ALL.iter().map(|phase| (*phase, machine.control_sets.get(phase).unwrap_or(provisional)))
 }
@@ -163,7 +163,7 @@ pub(super) fn gives_value(cluster: &ClusterName, fault: &VariableError) -> Strin
     }
 }
 
-/// What items are resolved with, besides the spec and the machine.
+/// Inputs of the items, besides the spec and the machine.
 struct Inputs {
     control_sets: BTreeMap<Phase, ControlSet>,
     secrets: BTreeMap<SecretName, u64>,
@@ -187,7 +187,7 @@ fn added_reboot(machine: &MachineRow) -> Option<&AddedReboot> {
     machine.update.as_ref().and_then(|update| update.reboot.as_ref())
 }
 
-/// What else its update adds, and in which version.
+/// Other items that its update adds, and their version.
 fn added_items(facts: &Facts, machine: &MachineRow) -> Option<(String, Vec<Added>)> {
     let update = machine.update.as_ref().filter(|update| !update.added.is_empty())?;
     let rollout = facts.rollouts.get(machine.rollout.as_ref()?)?;

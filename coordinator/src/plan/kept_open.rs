@@ -1,5 +1,5 @@
-//! Why no rollout can begin, for whoever wants one and is refused: who keeps the open one from its end, and what is not
-//! deployed.
+//! Reasons for refusing a new rollout: the machines that keep the open one from ending, and the lack of deployed
+//! machines.
 
 use super::{
     blocked,
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::facts::Wish;
 
-/// Why nothing else begins beside the rollout that is open, and what helps. None: none is open.
+/// Why the open rollout prevents another, and the remedy. None: no rollout is open.
 #[must_use]
 pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
     let rollout = survey.rollout?;
@@ -48,7 +48,7 @@ pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
     Some(format!("{name} has not ended: {who} {are} not through (`musterctl plan {cluster}` says why); {remedy}"))
 }
 
-/// Why there is nothing that could be disturbed, and what is done about it. None: there is.
+/// Why there is nothing to disturb, and the remedy. None: there is something.
 #[must_use]
 pub fn undeployed(survey: &Survey<'_>) -> Option<String> {
     let cluster = &survey.cluster.name;

@@ -1,4 +1,4 @@
-//! What the application controllers say: may a request be made, are its locks inactive, have they come back? A lock
+//! The application controllers' answers: may a request be made, are its locks inactive, are they active again? A lock
 //! that is failed, or inactive since before the request, counts as active.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,27 +11,28 @@ use muster_proto::{
 use super::{safety::blocked, survey::Survey};
 use crate::facts::{Facts, LockRow, MachineRow, RequestRow, SETTLE_MS, Stage};
 
-/// So long the stream of a controller that is there no more still looks as if it were, in milliseconds.
+/// Time for which the stream of a vanished controller still looks alive, in milliseconds.
 pub const UNNOTICED_MS: u64 = 25_000;
-/// So long after a controller could hear that a machine is removed for good its silence is an answer. There is no way
-/// back from that, so one that was gone by the end of its time is noticed first.
+/// After this long, silence about a removal is consent, in milliseconds. It counts from when a controller could see
+/// that a machine is removed for good. A removal is final, so a controller that vanished in that time has to be noticed
+/// first.
 const REMOVAL_SETTLE_MS: u64 = SETTLE_MS + UNNOTICED_MS;
-/// Annotations of a machine that are for the application controllers: they travel with its request.
+/// Prefix of a machine's annotations for the application controllers, which travel with its request.
 pub const CONTROLLERS_PREFIX: &str = "openstack.lcm.mirantis.com/";
 
 /// The locks of one cluster, looked up once.
 #[derive(Debug)]
 pub struct Locks<'a> {
-    /// By machine; None: of the cluster itself.
+    /// By machine; None: locks of the cluster itself.
     by_node: BTreeMap<Option<&'a MachineName>, Vec<&'a LockRow>>,
-    /// Controllers that hold any.
+    /// Controllers that hold any lock.
     controllers: BTreeSet<&'a str>,
-    /// Controllers that are there: since when a stream of theirs sees every request, monotonic milliseconds.
+    /// Connected controllers: since when a stream of theirs has seen every request, monotonic milliseconds.
     watching: BTreeMap<&'a str, u64>,
 }
 
 impl<'a> Locks<'a> {
-    /// Those of this cluster.
+    /// Look up the locks of this cluster.
     #[must_use]
     pub fn of(facts: &'a Facts, cluster: &ClusterName) -> Self {
         let mut by_node: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -40,7 +41,7 @@ impl<'a> Locks<'a> {
         }
         let controllers = by_node.values().flatten().map(|lock| lock.key.controller.as_str()).collect();
         let streams = facts.live.watching.iter().filter(|((of, _), _)| of == cluster);
-        // One stream that lasts: what another saw that has ended, its reader may not know.
+        // The oldest open stream counts: its reader may have missed what an ended stream saw.
         let since = |((_, name), streams): (&'a (ClusterName, String), &BTreeMap<u64, u64>)| {
             Some((name.as_str(), streams.values().min().copied()?))
         };
@@ -48,26 +49,26 @@ impl<'a> Locks<'a> {
     }
 }
 
-/// Locks of one machine, or (None) of the cluster itself.
+/// Locks of one machine, or of the cluster itself (None).
 pub fn of<'a>(survey: &'a Survey<'_>, node: Option<&'a MachineName>) -> impl Iterator<Item = &'a LockRow> {
     survey.locks.by_node.get(&node).into_iter().flatten().copied()
 }
 
-/// Controllers that this cluster is known to have: declared, seen with any lock in it, or connected. A connected one
-/// without a lock makes one when it sees the request; so it is after a store was put back that is older than its locks.
+/// Known controllers of this cluster: declared, seen with a lock in it, or connected. A connected controller that lacks
+/// a lock makes one when it sees the request, for example after an older store was restored.
 fn known<'a>(survey: &'a Survey<'_>) -> BTreeSet<&'a str> {
     let declared = survey.spec.workload_controllers.iter().map(String::as_str);
     let locks = &survey.locks;
     declared.chain(locks.controllers.iter().copied()).chain(locks.watching.keys().copied()).collect()
 }
 
-/// Has this cluster no application controller at all?
+/// Does this cluster lack application controllers?
 #[must_use]
 pub fn nobody_moves(survey: &Survey<'_>) -> bool {
     known(survey).is_empty()
 }
 
-/// A declared controller that holds no lock anywhere in the cluster: it was never here.
+/// A declared controller that lacks a lock in the whole cluster: it was never here.
 fn missing<'a>(survey: &'a Survey<'_>) -> Option<&'a str> {
     survey.spec.workload_controllers.iter().map(String::as_str).find(|name| !survey.locks.controllers.contains(name))
 }
@@ -79,7 +80,7 @@ fn kind(node: Option<&MachineName>) -> &'static str {
 /// May a request be made: are the locks active, so that an inactive one later is an answer to it?
 ///
 /// # Errors
-/// Which are not, or which controller was never seen.
+/// The inactive locks, or the controller that was never seen.
 pub fn may_request(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
     if let Some(name) = missing(survey) {
         let update = survey.rollout.map_or("", |rollout| rollout.name.as_str());
@@ -95,7 +96,7 @@ pub fn may_request(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<()
 /// Are the locks active again after the last maintenance?
 ///
 /// # Errors
-/// Which are not.
+/// The inactive locks.
 pub fn came_back(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
     let stale: Vec<&str> = of(survey, node)
         .filter(|lock| lock.state == LockState::Inactive)
@@ -111,7 +112,7 @@ pub fn came_back(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), 
     ))
 }
 
-/// What one lock that is not inactive says, as operators know it, and whether nobody is there to say more:
+/// Status of a lock that is still active, as operators know it, and whether its controller is absent:
 /// `ceph: UpdatingController (not connected)`.
 fn says(survey: &Survey<'_>, lock: &LockRow) -> String {
     let words = match (lock.message.as_str(), lock.description.as_str()) {
@@ -124,21 +125,21 @@ fn says(survey: &Survey<'_>, lock: &LockRow) -> String {
     format!("{controller}: {words}{there}")
 }
 
-/// What is said of a lock whose controller is not there to do anything about it.
+/// Suffix for a lock with an absent controller.
 const NOT_CONNECTED: &str = " (not connected)";
 
-/// Is a stream of this controller there, so that it sees requests?
+/// Does this controller have a stream, so that it sees requests?
 fn is_connected(survey: &Survey<'_>, controller: &str) -> bool {
     survey.locks.watching.contains_key(controller)
 }
 
-/// The controllers that this cluster is known to have and that are not connected: no request reaches them.
+/// The known controllers of this cluster that are disconnected: requests do not reach them.
 #[must_use]
 pub fn disconnected<'a>(survey: &'a Survey<'_>) -> Vec<&'a str> {
     known(survey).into_iter().filter(|name| !is_connected(survey, name)).collect()
 }
 
-/// The locks that are failed, whose controllers will not let go: for whoever is about to ask them.
+/// The failed locks, as a warning before a request: their controllers refuse to release.
 #[must_use]
 pub fn failed(survey: &Survey<'_>, node: Option<&MachineName>) -> Option<String> {
     let failed: Vec<String> =
@@ -146,17 +147,17 @@ pub fn failed(survey: &Survey<'_>, node: Option<&MachineName>) -> Option<String>
     (!failed.is_empty()).then(|| format!("its {} is failed - {}", kind(node), failed.join(", ")))
 }
 
-/// Does a controller say that it cannot let the machine go?
+/// Does a controller refuse to release the machine?
 #[must_use]
 pub fn is_refused(survey: &Survey<'_>, node: &MachineName) -> bool {
     of(survey, Some(node)).any(|lock| lock.state == LockState::Failed)
 }
 
-/// Rule 4, its locks: is every expected lock inactive, and younger than the request, and had every known controller
+/// Rule 4, its locks: is every expected lock inactive and newer than the request, and has every known controller had
 /// its time to make one?
 ///
 /// # Errors
-/// Which are not, in the product's words, or which controller has not answered.
+/// The other locks, in the product's words, or the controller that has yet to answer.
 pub fn granted(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
     if planted("ignore-locks") {
         return Ok(());
@@ -166,10 +167,10 @@ pub fn granted(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestR
     row.map_or(Ok(()), |row| removal_is_heard_of(survey, row, request))
 }
 
-/// Are the locks that there are inactive, and younger than the request?
+/// Are the existing locks inactive, and newer than the request?
 ///
 /// # Errors
-/// Which are not, in the product's words.
+/// The other locks, in the product's words.
 pub fn inactive(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
     let node = row.map(|row| &row.name);
     let answers = |lock: &&LockRow| lock.state == LockState::Inactive && lock.revision > request.revision;
@@ -184,14 +185,14 @@ pub fn inactive(survey: &Survey<'_>, row: Option<&MachineRow>, request: &Request
     Err(blocked(reason, message, clears_when(survey, row, &open)))
 }
 
-/// Is "there is no lock" the answer of every known controller that has none here? Of one that is not there it is none:
-/// it may make its lock as soon as it sees the request.
+/// Is a missing lock here an answer, for every known controller? An absent controller has yet to answer: it may make
+/// its lock as soon as it sees the request.
 fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRow) -> Result<(), Blocked> {
     let silent: Vec<&str> =
         known(survey).into_iter().filter(|name| of(survey, node).all(|lock| lock.key.controller != *name)).collect();
     let watching = &survey.locks.watching;
     let away: Vec<&str> = silent.iter().copied().filter(|name| !is_connected(survey, name)).collect();
-    // Planted: one that is dead or away guards nothing here.
+    // Seeded bug: ignore dead or absent controllers.
     if !away.is_empty() && !planted("ignore-silent-controller") {
         let is = if away.len() == 1 { "is" } else { "are" };
         return Err(blocked(
@@ -212,11 +213,11 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
     ))
 }
 
-/// A machine that has a request already is to be removed for good: what its controllers said, or say while that is on
-/// its way to them, is no answer to it. They can take it back for as long as they could make a lock.
+/// A machine that has a request already is to be removed for good. Its controllers answer only after they hear of that;
+/// earlier answers do not count. They can withdraw their consent for as long as they could make a lock.
 fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestRow) -> Result<(), Blocked> {
     let removal = row.removal.as_ref().filter(|removal| !removal.aborting && removal.revision > request.revision);
-    // Planted: what its controllers said for the maintenance lets it go for good.
+    // Seeded bug: take the consent to the maintenance as consent to the removal.
     let Some(since_ms) = removal.map(|removal| removal.since_ms).filter(|_| !planted("depart-unheard")) else {
         return Ok(());
     };
@@ -240,8 +241,8 @@ fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestR
     ))
 }
 
-/// What ends the wait for controllers that are not there, before a machine is disturbed. `sets`: what they have to make
-/// of their locks besides.
+/// What ends the wait for absent controllers before a machine is disturbed. `sets`: the state to which they must also
+/// set their locks.
 fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str], sets: Option<LockState>) -> String {
     let declared = away.iter().any(|name| survey.spec.workload_controllers.iter().any(|declared| declared == name));
     let text = connects_or_is_released(survey, away, sets);
@@ -253,7 +254,7 @@ fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str], sets: Option<LockStat
     }
 }
 
-/// What ends the wait for locks of controllers that are not there.
+/// What ends the wait for locks of absent controllers.
 fn connects_or_is_released(survey: &Survey<'_>, away: &[&str], sets: Option<LockState>) -> String {
     let cluster = &survey.cluster.name;
     let releases: Vec<String> =
@@ -265,13 +266,13 @@ fn connects_or_is_released(survey: &Survey<'_>, away: &[&str], sets: Option<Lock
     format!("{connect}{}; or, {those} gone for good, {}", sets.unwrap_or_default(), releases.join(" and "))
 }
 
-/// A moment of this process, monotonic milliseconds, in Unix milliseconds as they are now.
+/// Convert a time of this process, monotonic milliseconds, to current Unix milliseconds.
 const fn wall_ms(survey: &Survey<'_>, mono_ms: u64) -> u64 {
     survey.now.wall_ms.saturating_sub(survey.now.mono_ms.saturating_sub(mono_ms))
 }
 
-/// Unix milliseconds at which what was requested or removed then, or what a controller found when it came, counts as
-/// seen for long enough.
+/// When these requests and removals, and what a controller found when it came, count as seen for long enough, Unix
+/// milliseconds.
 pub fn settles_at_ms(
     survey: &Survey<'_>,
     requested_ms: impl Iterator<Item = u64>,
@@ -300,27 +301,27 @@ fn clears_when(survey: &Survey<'_>, row: Option<&MachineRow>, open: &[&LockRow])
     [there, away].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// When a controller that could have answered last stopped to watch the cluster's requests, Unix milliseconds; 0 if
+/// When a controller that could have answered last stopped watching the cluster's requests, Unix milliseconds; 0 if
 /// none did.
 #[must_use]
 pub fn controllers_left_ms(survey: &Survey<'_>) -> u64 {
     survey.facts.live.controllers_left_ms.get(&survey.cluster.name).copied().unwrap_or(0)
 }
 
-/// When the node's locks last moved, Unix milliseconds; 0 without locks.
+/// Last change of the node's locks, Unix milliseconds; 0 without locks.
 #[must_use]
 pub fn last_progress_ms(survey: &Survey<'_>, node: Option<&MachineName>) -> u64 {
     of(survey, node).map(|lock| lock.updated_ms).max().unwrap_or(0)
 }
 
-/// Has this lock of a machine not come back since the machine's request is gone? One that is failed has not, unless it
-/// never let the machine go.
+/// Is this lock of a machine still away, although the machine's request is gone? A failed one is, unless it never
+/// released the machine.
 #[must_use]
 pub fn is_away(row: &MachineRow, lock: &LockRow) -> bool {
     match lock.state {
         LockState::Active => false,
         LockState::Inactive => true,
-        // Planted: a controller that fails to bring its workloads back is none that is waited for.
+        // Seeded bug: count the lock of a controller that failed to bring its workloads back as active.
         LockState::Failed if planted("failed-lock-is-back") => false,
         LockState::Failed => {
             let let_go = row.stages.get(&Stage::LocksInactive).is_some_and(|stage| stage.succeeded);
@@ -333,7 +334,7 @@ pub fn is_away(row: &MachineRow, lock: &LockRow) -> bool {
 /// After the request is gone: are the locks active again?
 ///
 /// # Errors
-/// Which are not.
+/// The locks that are still away.
 pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
     let away: Vec<&LockRow> = of(survey, Some(&row.name)).filter(|lock| is_away(row, lock)).collect();
     let (failed, coming): (Vec<&LockRow>, Vec<&LockRow>) =
@@ -362,7 +363,7 @@ pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
     Err(blocked(Reason::LocksReturning, message, clears_when()))
 }
 
-/// It was given back, and its locks had their time and are not back: nobody waits for them any more.
+/// Locks that are still away after the machine was given back and their deadline passed. The wait for them is over.
 #[must_use]
 pub fn left_away(survey: &Survey<'_>, row: &MachineRow) -> Option<Blocked> {
     let stage = row.stages.get(&Stage::RequestRemoved)?;

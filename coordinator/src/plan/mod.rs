@@ -1,9 +1,9 @@
-//! Who may go when. PURE: functions of the facts and of the time given. The core (`core.rs`) asks, and acts on the
-//! answers.
+//! Scheduling: which machine may proceed, and when. PURE: functions of the facts and the given time. The core
+//! (`core.rs`) asks, and acts on the answers.
 //!
-//! [`survey`](survey::Survey) looks at one cluster once; [`safety`] says what may start; [`deploy`] turns that into
-//! steps; [`blocked`] says why a machine does not move; [`assign`] makes the list a machine gets;
-//! [`secrets`] says which secret an item means; [`removal`] takes a machine out of its cluster.
+//! [`survey`](survey::Survey) takes a snapshot of one cluster; [`safety`] says what may start; [`deploy`] turns that
+//! into steps; [`blocked`] says why a machine waits; [`assign`] makes a machine's list; [`secrets`] resolves the
+//! secrets of an item; [`removal`] removes a machine from its cluster.
 
 pub mod added;
 pub mod assign;
@@ -28,13 +28,13 @@ pub mod waves;
 #[cfg(test)]
 mod tests;
 
-/// What an operator may set for the whole coordinator.
+/// Settings of the whole coordinator.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// A machine not heard of for so long is Lost, in milliseconds.
+    /// Silence after which a machine is Lost, in milliseconds.
     pub lost_after_ms: u64,
 }
 
-/// What the tests go by.
+/// Limits in the tests.
 #[cfg(test)]
 pub(crate) const LIMITS: Limits = Limits { lost_after_ms: 30_000 };

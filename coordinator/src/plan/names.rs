@@ -1,9 +1,10 @@
-//! Names of machines, as operators read them, and commands with them.
+//! Names of machines, and commands with them, as operators read them.
 
 pub use muster_proto::listing::some_names;
 use muster_proto::model::{ClusterName, MachineType};
 
-/// A command that is given once for each machine: `` `musterctl replace worker-3` ``, of several the first one's.
+/// A command to give once per machine: `` `musterctl replace worker-3` ``, with the first one's name if there are
+/// several.
 pub fn for_each<'a>(command: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let mut names = names.into_iter();
     let first = names.next().unwrap_or_default();
@@ -11,14 +12,14 @@ pub fn for_each<'a>(command: &str, names: impl IntoIterator<Item = &'a str>) -> 
     format!("`musterctl {command} {first}`{others}")
 }
 
-/// The same as the beginning of a sentence: `control-1 is`, `control-1, worker-3 are`.
+/// Names as the beginning of a sentence: `control-1 is`, `control-1, worker-3 are`.
 pub fn some_names_are<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
     let are = if names.len() == 1 { "is" } else { "are" };
     format!("{} {are}", some_names(names))
 }
 
-/// With which token a machine joins that is declared as such a one.
+/// The token with which a machine of this declared type joins.
 pub fn token_for(cluster: &ClusterName, machine_type: MachineType) -> String {
     match machine_type {
         MachineType::Control | MachineType::Worker => {

@@ -1,4 +1,4 @@
-//! Machines that go down because an item says so: when an update adds such an item, and how long they may be silent.
+//! Reboots by items: when an update adds such an item, and how long a rebooting machine may be silent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use muster_proto::{
 use super::Limits;
 use crate::facts::{AddedReboot, Facts, MachineRow, RebootWhy};
 
-/// The param by which a reboot asks the host first.
+/// The param that makes a reboot ask the host first.
 const WHEN: &str = "when";
 
-/// Who wants this machine to reboot in an update to `spec`. `disturbed`: its workloads move away for it in any case, so
-/// that the host may be asked when its items are done. The first owner is the only one.
+/// Reason why this machine has to reboot in an update to `spec`. `disturbed`: its workloads move away in any case, so
+/// the host can be asked when its items are done. Only the first reason counts.
 #[must_use]
 pub fn due(spec: &ClusterSpec, row: &MachineRow, disturbed: bool) -> Option<RebootWhy> {
     let asked = row.reboot.is_some_and(|asked| !asked.completed);
@@ -33,14 +33,14 @@ pub fn due(spec: &ClusterSpec, row: &MachineRow, disturbed: bool) -> Option<Rebo
     (says_so && group.is_some_and(|group| group.reboot_if_update_requires)).then_some(RebootWhy::Host)
 }
 
-/// Does this item of a manifest, which is about to run, reboot the machine as surely as `why` wants it?
+/// Does this item of a manifest, which is about to run, reboot the machine as reliably as `why` requires?
 #[must_use]
 pub fn is_owner(item: &AssignedItem, why: RebootWhy) -> bool {
     let always = item.params.get(WHEN).is_none_or(|when| when == "always");
     is_reboot(item) && (always || why == RebootWhy::Host)
 }
 
-/// The item that is added.
+/// The added item.
 #[must_use]
 pub fn item(added: &AddedReboot) -> AssignedItem {
     let when = match added.why {
@@ -79,12 +79,12 @@ pub(super) fn rebooting<'a>(row: &MachineRow, items: &'a [AssignedItem]) -> Opti
     items.iter().filter(|item| is_reboot(item)).find(runs)
 }
 
-/// How long a machine may be silent before it is missed: one that reboots because we asked, as long as that may take.
+/// Timeout of a silent machine. During a reboot that we asked for, it covers the time that the reboot may take.
 pub(super) fn patience_ms(rebooting: Option<&AssignedItem>, limits: &Limits) -> u64 {
     rebooting.map_or(0, |item| item.timeout_ms).max(limits.lost_after_ms)
 }
 
-/// When a machine is missed if nothing is heard of it again. Monotonic milliseconds.
+/// When a machine counts as missing if it stays silent, monotonic milliseconds.
 #[must_use]
 pub fn missed_at(facts: &Facts, row: &MachineRow, limits: &Limits) -> u64 {
     let live = facts.live.machines.get(&row.name);

@@ -1,4 +1,4 @@
-//! After `recover`: what machines and operators have to say before a store that was put back decides anything.
+//! After `recover`: what machines and operators must report before a restored store decides anything.
 
 use muster_proto::model::{Blocked, ItemStatus, MachineName, MachineType, Reason};
 
@@ -8,22 +8,22 @@ use super::{
 };
 use crate::facts::{DrainTarget, Facts, MachineRow};
 
-/// After `recover`: can what the machines have said be true together, and does an operator know of every machine
-/// whether it is in the middle of an update?
+/// After `recover`: are the machines' reports consistent, and has an operator reviewed every machine that may be in the
+/// middle of an update?
 #[must_use]
 pub fn is_settled(facts: &Facts) -> bool {
     controls_at_work(facts).is_none() && doubted(facts).next().is_none()
 }
 
-/// An item that runs on the machine, as far as its agent has said while the store is recovered. Until then neither
-/// permits nor inputs are given, so an item has not begun whose agent waits for one.
+/// An item that runs on the machine, according to its agent during recovery. Permits and inputs are withheld until
+/// recovery ends, so an item has not begun if its agent waits for one.
 #[must_use]
 pub fn running<'a>(position: &Position<'a>) -> Option<&'a ItemStatus> {
     let waits = position.waits_for_inputs() || position.live.is_some_and(|live| live.wants_permit);
     position.running().find(|_| !waits)
 }
 
-/// The same, in words for those who may read of one cluster.
+/// Check [`is_settled`], with reasons in words for readers of one cluster.
 ///
 /// # Errors
 /// What has to be settled.
@@ -55,7 +55,8 @@ pub fn settled(survey: &Survey<'_>) -> Result<(), Blocked> {
     ))
 }
 
-/// The first few names of those that belong to this cluster: not everybody may read those of others. None: none does.
+/// The first few names that belong to this cluster: a reader may lack access to those of others. None: all are of other
+/// clusters.
 fn ours<'a>(survey: &Survey<'_>, rows: impl IntoIterator<Item = &'a MachineRow>) -> Option<String> {
     let ours = rows.into_iter().filter(|row| row.spec.cluster_name == survey.cluster.name);
     let mut names = ours.map(|row| row.name.as_str()).peekable();
@@ -63,12 +64,12 @@ fn ours<'a>(survey: &Survey<'_>, rows: impl IntoIterator<Item = &'a MachineRow>)
     Some(some_names(names))
 }
 
-/// Of which machines nobody knows whether they are in the middle of an update.
+/// Machines that may be in the middle of an update, and need review.
 fn doubted(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
     facts.machines.values().map(|row| &**row).filter(|row| row.in_doubt && !row.revoked)
 }
 
-/// What an operator has to look at, on a machine of which a recovered store does not know enough.
+/// What an operator has to review on a machine that a recovered store knows too little about.
 #[must_use]
 pub fn in_doubt(row: &MachineRow) -> Blocked {
     let name = &row.name;
@@ -90,7 +91,7 @@ pub fn in_doubt(row: &MachineRow) -> Blocked {
     )
 }
 
-/// The other way round: a machine's own record is older than what it has told.
+/// The opposite case: a machine's own record is older than its earlier reports.
 #[must_use]
 pub fn ledger_behind(machine: &MachineName, message: &str) -> Blocked {
     let clears_when = format!(
@@ -100,7 +101,7 @@ pub fn ledger_behind(machine: &MachineName, message: &str) -> Blocked {
     blocked(Reason::LedgerBehind, message, clears_when)
 }
 
-/// One that is away, and in doubt as well: it comes back first.
+/// A machine that is away and also needs review: it has to return first.
 #[must_use]
 pub fn away_in_doubt(row: &MachineRow, away: Blocked) -> Blocked {
     let Blocked { reason, message, clears_when } = away;
@@ -116,9 +117,8 @@ pub fn away_in_doubt(row: &MachineRow, away: Blocked) -> Blocked {
     Blocked { reason, message, clears_when }
 }
 
-/// Rule 1 after `recover`: control machines of one cluster that say that they are at work together. One has lost its
-/// slot to an operator who revoked it, and the copy that was put back does not know: nothing new for anybody until one
-/// of them is out again.
+/// Rule 1 after `recover`: control machines of one cluster that report work at the same time. An operator has revoked
+/// one of them, which freed its slot, and the restored copy lacks that. New work waits until one of them is out again.
 fn controls_at_work(facts: &Facts) -> Option<Vec<&MachineRow>> {
     let at_work = |cluster| -> Vec<&MachineRow> {
         let machines = facts.machines_of(cluster).map(|row| &**row);

@@ -1,7 +1,7 @@
-//! The removal of a machine: when it may be taken out of the swarm, and what is left to be done. By the graceful policy
-//! it first goes out of service like a machine in maintenance (`update::maintenance`); then it departs: a manager is
-//! demoted, its engine leaves, a manager forgets the node, and its row is dropped. Level-triggered; what has to be
-//! asked next says [`questions`].
+//! Removal of a machine: when it may leave the swarm, and what is left to do. With the graceful policy it first goes
+//! out of service like a machine in maintenance (`update::maintenance`). Then it departs: a manager is demoted, its
+//! engine leaves, a manager removes the node, and its row is dropped. Level-triggered; [`questions`] says what to ask
+//! next.
 
 pub mod questions;
 
@@ -19,29 +19,29 @@ use super::{
 };
 use crate::facts::{DepartingNode, RemovalRow};
 
-/// Something to be recorded of a machine that is removed.
+/// A step to record for a machine under removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// This one.
+    /// The machine.
     pub machine: MachineName,
-    /// What.
+    /// The step.
     pub what: RemovalStep,
 }
 
 /// A step of a removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemovalStep {
-    /// It is taken out of the swarm from now on.
+    /// It starts to leave the swarm.
     Depart(DepartingNode),
-    /// This is what it is there.
+    /// Its node in the swarm is now known.
     Node(DepartingNode),
-    /// Nothing of it is left but its rows.
+    /// Only its rows are left.
     Drop,
-    /// Its removal was aborted, and it holds nothing any more.
+    /// Its removal was aborted, and it has released everything.
     Stay,
 }
 
-/// What is to be recorded next. One control machine at a time begins to depart.
+/// The next steps to record. Only one control machine at a time begins to depart.
 #[must_use]
 pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
     if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
@@ -83,20 +83,20 @@ pub fn takes_turn(position: &Position<'_>) -> bool {
     position.row.removal.as_ref().is_some_and(|row| row.by_turn && !row.aborting && row.departure.is_none())
 }
 
-/// May it be taken out of the swarm now?
+/// May it leave the swarm now?
 ///
 /// # Errors
-/// What is waited for.
+/// What it waits for.
 pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> Result<(), Blocked> {
     safety::store_is_current(survey)?;
     let about = || blocked(Reason::Deciding, "it goes out of service first", "the coordinator's next decision");
     if row.policy != RemovalPolicy::Forced && position.row.id.is_some() {
         can_be_asked(position)?;
-        // Planted: a machine is taken out of the swarm while its workloads are there.
+        // Seeded bug: take a machine out of the swarm while it has workloads.
         let out = position.in_maintenance() || planted("depart-in-service");
         match row.by_turn {
             true if !out => return Err(goes_out(survey, position).unwrap_or_else(about)),
-            // It may be out of service for days: its workloads may be back.
+            // It may have been out of service for days, and its workloads may have returned.
             true if planted("depart-in-service") => {}
             true => safety::may_leave(survey, position)?,
             false => is_idle(survey, position)?,
@@ -108,10 +108,10 @@ pub fn may_depart(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow
     }
 }
 
-/// Is its agent there to do its part?
+/// Is its agent available for its part?
 fn can_be_asked(position: &Position<'_>) -> Result<(), Blocked> {
     let name = &position.row.name;
-    // What runs there, and that it has ended, is not taken from it.
+    // Its reports are ignored: those of what runs there, and those of what has ended.
     if let Some(refused) = super::blocked::silent(position) {
         let forced = format!("`musterctl remove {name} --policy forced`, without its agent's help; or ");
         return Err(Blocked { clears_when: format!("{forced}{}", refused.clears_when), ..refused });
@@ -130,20 +130,20 @@ fn needs_agent(name: &MachineName, message: impl Into<String>) -> Blocked {
     blocked(Reason::RemovalNeedsAgent, message, clears_when)
 }
 
-/// Is it one of those whom a recovered store waits for? However long that takes: its operator knows what became of it.
+/// Does a recovered store wait for it? The wait is unlimited: its operator knows what became of it.
 fn is_awaited(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let name = &position.row.name;
     let message = "the store was recovered, and it has not said yet what it knows better";
     survey.facts.live.awaited.contains(name).then(|| needs_agent(name, message))
 }
 
-/// Why it does not go out of service.
+/// What keeps it in service.
 fn goes_out(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let own = super::blocked::unusable(survey, position).or_else(|| super::blocked::refuses(position));
     own.or_else(|| super::blocked::agent_says(position)).or_else(|| waits::of_machine(survey, position))
 }
 
-/// Does nothing run on it, nor ever will from the list it has?
+/// Is it idle: has everything ended, and will its list start nothing more?
 fn is_idle(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     maintenance::nothing_runs(position)?;
     let row = position.row;
@@ -159,14 +159,14 @@ fn is_idle(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> 
     Ok(())
 }
 
-/// Is no other control machine in the swarm that could be asked? Then there is nobody to take it out. Who was revoked
-/// can never be asked again.
+/// Is every other control machine revoked or outside the swarm? Then no machine can take this one out: a revoked
+/// machine can never be asked again.
 fn is_alone(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let mut others = survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
     !others.any(|other| !other.row.revoked && swarm::may_be_in(survey.facts, other.row))
 }
 
-/// What is known of its node without asking anybody.
+/// What is known of its node before any question.
 fn first_node(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> DepartingNode {
     let known = position.row.swarm.as_ref().map(|member| DepartingNode::Node(member.node_id.clone()));
     let asks = row.policy != RemovalPolicy::Forced && position.row.host.is_some();
@@ -179,7 +179,7 @@ fn first_node(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) ->
     }
 }
 
-/// What its own engine says that it is; once nobody asks it any more, what it said when it joined.
+/// Its node according to its own engine; after a change to the forced policy, according to its swarm-join.
 fn identified(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> Option<DepartingNode> {
     let joined = position.row.swarm.as_ref().map(|member| member.node_id.clone());
     let joined = joined.map_or(DepartingNode::Absent, DepartingNode::Node);
@@ -194,20 +194,20 @@ fn identified(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) ->
     }
 }
 
-/// Unix milliseconds at which a departure has had its time. It is tried on, and an operator is told.
+/// Deadline of a departure, Unix milliseconds. After it the departure is still retried, and an operator is told.
 #[must_use]
 pub fn deadline_ms(survey: &Survey<'_>, row: &RemovalRow) -> Option<u64> {
     let begun_ms = row.departure.as_ref()?.since_ms.max(survey.facts.live.started_wall_ms);
     Some(begun_ms.saturating_add(survey.spec.update_deadlines.swarm_drain.after_ms))
 }
 
-/// Has its departure had its time?
+/// Is its departure past its deadline?
 #[must_use]
 pub fn is_late(survey: &Survey<'_>, row: &RemovalRow) -> bool {
     deadline_ms(survey, row).is_some_and(|at_ms| survey.now.wall_ms >= at_ms)
 }
 
-/// Why a machine that is removed is not gone yet. None: it is not removed, or on its way back.
+/// Why a machine under removal is still here. None: it stays, or its removal is being aborted.
 #[must_use]
 pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let row = position.row.removal.as_ref().filter(|row| !row.aborting)?;
@@ -240,13 +240,13 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     Some(waits)
 }
 
-/// Does a removal go on by itself: is its departure within its time?
+/// Does a removal proceed by itself: is its departure within its deadline?
 #[must_use]
 pub fn is_moving(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     position.row.removal.as_ref().is_some_and(|row| row.departure.is_some() && !is_late(survey, row))
 }
 
-/// The word for where a removal is (LCM's `prepareDeletionPhase`). None: the machine is not removed.
+/// Phase of a removal (LCM's `prepareDeletionPhase`). None: the machine stays.
 #[must_use]
 pub fn phase(survey: &Survey<'_>, position: &Position<'_>) -> Option<&'static str> {
     let row = position.row.removal.as_ref()?;
@@ -259,7 +259,7 @@ pub fn phase(survey: &Survey<'_>, position: &Position<'_>) -> Option<&'static st
     })
 }
 
-/// The next moment, Unix milliseconds, at which time alone changes a removal. None: there is none.
+/// The next time, Unix milliseconds, at which time alone changes a removal.
 #[must_use]
 pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     let moments = survey.machines.iter().filter_map(|position| {

@@ -1,5 +1,5 @@
-//! The safety rules (docs/explanation/safety.md): may this machine start now? Every rule is one function, and
-//! says in words why not. Nothing else in Muster grants a slot.
+//! The safety rules (docs/explanation/safety.md): may this machine start now? Each rule is one function, and explains a
+//! refusal in words. Only this module grants slots.
 
 mod quorum;
 mod slots;
@@ -23,12 +23,11 @@ use super::{
 };
 use crate::facts::{Facts, UpdateKind};
 
-/// A wait in words.
+/// A wait, described in words.
 pub(super) fn blocked(reason: Reason, message: impl Into<String>, clears_when: impl Into<String>) -> Blocked {
     Blocked { reason, message: message.into(), clears_when: clears_when.into() }
 }
 
-/// Does the machine hold a slot?
 fn holds_slot(position: &Position<'_>) -> bool {
     position.row.slot.is_some()
 }
@@ -50,8 +49,8 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(Reason::WaitingForTurn, message, format!("{name} is {until}")))
 }
 
-/// A control machine that would have to wait for the swarm with the slot in its hands does not take it: whoever has
-/// begun to make the swarm needs it, should it have lost its own with a store that was recovered.
+/// A control machine does not take the slot if it would hold it while it waits for the swarm. The machine that has
+/// begun to make the swarm may have lost its slot through a recovered store, and then needs it.
 pub fn swarm_maker_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let Some(maker) = swarm::waits_for_maker(survey.facts, position.row) else { return Ok(()) };
     Err(blocked(
@@ -61,11 +60,11 @@ pub fn swarm_maker_first(survey: &Survey<'_>, position: &Position<'_>) -> Result
     ))
 }
 
-/// Rule 1, removals: no control machine is taken out of the swarm while another is at its turn; and one that is not
-/// known to be gone goes only while every other is there.
+/// Rule 1, removals: a control machine leaves the swarm only while all others are outside their turns. Unless it is
+/// known to be gone, every other must also be there.
 pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let others = || survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
-    // Whoever is dead is in nobody's way: the managers that stay are counted before it is demoted.
+    // A dead machine is out of the way: the remaining managers are counted before it is demoted.
     let at_work = |other: &Position<'_>| holds_slot(other) && !other.row.revoked && !position.row.revoked;
     if let Some(busy) = others().find(|other| departs(other) || at_work(other)) {
         let name = &busy.row.name;
@@ -76,16 +75,16 @@ pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Resu
         return Ok(());
     }
     controls_heard(survey, position)?;
-    // One that is out of service had its turn when all the others were there.
+    // A machine out of service had its turn while all others were there.
     if !position.in_maintenance() {
         control_quorum(survey, position)?;
     }
     majority_stays(survey, position)
 }
 
-/// Rule 1 after a start: what a control machine does that has said nothing since, only it knows, for this store may be
-/// a copy from before that machine had its slot. Workers are waited for while all are [`gathered`]; a control machine
-/// until it speaks, or until an operator says that it never will: no time makes it sure that nobody is at work.
+/// Rule 1 after a start: only a silent control machine knows what it is doing, because this store may be a copy from
+/// before it had its slot. Workers are awaited until all are [`gathered`]. A control machine is awaited until it
+/// reports, or until an operator says that it never will: time alone does not prove that it is idle.
 pub fn controls_heard(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let silent = |other: &&Position<'_>| {
         other.row.name != position.row.name && survey.facts.live.awaited.contains(&other.row.name)
@@ -106,45 +105,45 @@ pub fn controls_heard(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
     ))
 }
 
-/// Rule 4: no disruptive item without its machine's request, every expected lock inactive since after it, and no task
-/// of a Swarm service on a worker.
+/// Rule 4: a disruptive item needs its machine's request, every expected lock inactive since then, and a worker free of
+/// tasks of Swarm services.
 pub fn may_disturb(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     store_is_current(survey)?;
     locks_granted(survey, position)?;
     swarm_drained(survey, position)
 }
 
-/// May a machine whose turn has begun be disturbed again? Another control machine may have gone away since. Whether all
-/// of them are deployed was asked when its turn began: it cannot go back, and they could not come before it.
+/// May a machine be disturbed again during its turn? Another control machine may have gone away since. Whether all are
+/// deployed was checked at the beginning of the turn: this machine cannot go back, and they could not come before it.
 pub fn may_disturb_again(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     may_disturb(survey, position)?;
     let control = position.row.spec.machine_type == MachineType::Control;
-    // Planted: the quorum is looked at when a turn begins, and never again.
+    // Seeded bug: check the quorum only at the beginning of a turn.
     if control && !planted("quorum-once") { controls_are_there(survey, position) } else { Ok(()) }
 }
 
-/// Rule 4, its Swarm alone.
+/// Rule 4, the Swarm alone.
 pub fn swarm_drained(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    // Planted: whatever tasks run on a worker, it is disturbed.
+    // Seeded bug: disturb a worker in spite of its tasks.
     let ignored = position.row.spec.machine_type == MachineType::Worker && planted("ignore-swarm-tasks");
     if ignored { Ok(()) } else { update::drain::reached(survey, position) }
 }
 
-/// Rule 4 for a machine that is out of service and is to leave for good, from which there is no way back either.
+/// Rule 4 for a machine that is out of service and leaves for good, which is final as well.
 pub fn may_leave(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     store_is_current(survey)?;
     locks_let_leave(survey, position)?;
     swarm_drained(survey, position)
 }
 
-/// The same, its locks alone: those of its cluster too, unless it was disturbed before.
+/// As [`may_leave`], the locks alone: also those of its cluster, unless it was disturbed before.
 pub fn locks_let_leave(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     locks_granted(survey, position)?;
     let disturbed = position.update().is_some_and(|mine| mine.disturbed());
     survey.update().filter(|_| !disturbed).map_or(Ok(()), |row| update::cluster_lets(survey, row))
 }
 
-/// Rule 4, its locks alone.
+/// Rule 4, the locks alone.
 pub fn locks_granted(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let request = position.update().and_then(|mine| mine.request.as_ref());
     let Some(request) = request else {
@@ -153,7 +152,7 @@ pub fn locks_granted(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
     locks::granted(survey, Some(position.row), request)
 }
 
-/// May a machine whose locks are inactive be disturbed for the first time?
+/// May a machine with inactive locks be disturbed for the first time?
 pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     may_start_anything(survey)?;
     if position.update().is_some_and(|mine| mine.disruptive) {
@@ -172,8 +171,8 @@ pub fn others_can_spare(survey: &Survey<'_>, position: &Position<'_>) -> Result<
     }
 }
 
-/// Update groups go in the order of their indexes: no worker goes before all of earlier groups have come to their end
-/// or are out of the way.
+/// Update groups go in the order of their indexes: a worker waits until all workers of earlier groups have ended, or
+/// are out of the way.
 pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let Some(names) = groups::open_before(survey, position).filter(|_| !planted("any-group")) else { return Ok(()) };
     Err(blocked(
@@ -183,7 +182,7 @@ pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Res
     ))
 }
 
-/// Rule 3: no worker goes before every control machine of the rollout is Ready.
+/// Rule 3: workers wait until every control machine of the rollout is Ready.
 pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     if planted("workers-first") {
         return Ok(());
@@ -204,8 +203,8 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
     ))
 }
 
-/// No worker of an update begins whose swarm-join could not end in it: the only control machine that could let it in
-/// was replaced, and is deployed when the update is over.
+/// A worker waits if its swarm-join could not end in this update: the only control machine that could let it in was
+/// replaced, and is deployed after the update.
 pub fn swarm_before_workers(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let runs_items = position.update().is_some_and(|mine| mine.maintenance.is_none());
     let Some(rollout) = survey.rollout.filter(|_| runs_items) else { return Ok(()) };
@@ -217,21 +216,22 @@ pub fn swarm_before_workers(survey: &Survey<'_>, position: &Position<'_>) -> Res
     ))
 }
 
-/// Has this control machine not come to its end in this rollout?
+/// Is this control machine still unfinished in this rollout?
 fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     if !survey.joined(position) {
-        // A rollout ends without those that are removed. What one of them was told to do may go on until it is gone.
+        // A rollout ends without machines under removal. Work that one of them was told to do may go on until it is
+        // gone.
         let leaves = position.row.removal.is_some() && position.row.rollout.is_some();
         return leaves && (!position.ready_once() || holds_slot(position) || position.update().is_some());
     }
     match survey.update() {
-        // One that was lost when the set of control machines changed is no part of it, and has yet to see the set.
+        // A machine that was lost when the control set changed is outside this update, and has yet to see the set.
         Some(update) => position.update().is_some() || (update.kind == UpdateKind::Reconfigure && position.lost),
         None => !position.is_ready() || reconfigured_at_once(survey, position),
     }
 }
 
-/// The failure budget: new starts stop when it is used up.
+/// The failure budget: once it is used up, new starts stop.
 pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
     if planted("ignore-budget") {
         return Ok(());
@@ -255,7 +255,7 @@ pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
     ))
 }
 
-/// After a start: no new slot until every machine that may hold one has said so.
+/// After a start: new slots wait until every machine that may hold one has reported.
 pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
     if planted("no-gathering") {
         return Ok(());
@@ -263,7 +263,7 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
     if survey.gathering.is_empty() {
         return if survey.facts.meta.recovering { recovery::settled(survey) } else { Ok(()) };
     }
-    // Not everybody may read the names of other clusters.
+    // A reader may lack access to the names of other clusters.
     let ours = |name: &&str| survey.machines.iter().any(|position| position.row.name.as_str() == *name);
     let ours: Vec<&str> = survey.gathering.iter().map(|name| name.as_str()).filter(ours).collect();
     let names = if ours.is_empty() { "machines of other clusters".to_owned() } else { some_names(ours) };
@@ -275,14 +275,14 @@ pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(Reason::Gathering, format!("the coordinator has just started and waits for {names}"), limit))
 }
 
-/// The third way out where a single machine says that the store is older than the fleet.
+/// The third remedy if a single machine claims that the store is older than the fleet.
 #[must_use]
 pub fn instead_of_recovery(facts: &Facts) -> String {
     let revoked = |name| format!("; or `musterctl revoke {name}`: no other machine says so, and the others go on then");
     facts.only_witness().map(revoked).unwrap_or_default()
 }
 
-/// A store that is older than the fleet may not decide anything.
+/// A store that is older than the fleet must not decide anything.
 pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
     match survey.facts.live.older_than_fleet() {
         Some(evidence) if !planted("trust-old-store") => Err(blocked(
@@ -297,9 +297,9 @@ pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
     }
 }
 
-/// Is there work of the phase `reconfigure` for this machine: did the control set change since it last saw it? One that
-/// lacks deploy items waits for an update first: they would run there too, and after `recover` perhaps in a version
-/// that is no longer wanted.
+/// Is there `reconfigure` work for this machine: has the control set changed since it last saw it? A machine that lacks
+/// deploy items waits for an update first. They would run there too, and after `recover` perhaps in an obsolete
+/// version.
 #[must_use]
 pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let sets = &position.row.control_sets;
@@ -312,31 +312,32 @@ pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
         && !position.is_behind(Phase::Deploy)
 }
 
-/// Rule 4: is it reconfigured as part of the deployment that made it Ready, without a request? Only while the control
-/// plane is built up: as long as no worker has been Ready, nothing is there that could be disturbed.
+/// Rule 4: is it reconfigured as part of the deployment that made it Ready, rather than by request? Only while the
+/// control plane is built up: until the first worker has been Ready, there is nothing to disturb.
 #[must_use]
 pub fn reconfigured_at_once(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let control = position.row.spec.machine_type == MachineType::Control;
     let built_up = control && !survey.of_type(MachineType::Worker).any(Position::ready_once);
-    // Planted: whatever workloads are there.
+    // Seeded bug: ignore existing workloads.
     let unasked = built_up || planted("reconfigure-unasked");
     survey.update().is_none() && survey.joined(position) && unasked && needs_reconfigure(survey, position)
 }
 
-/// Nothing of an update is requested or disturbed before its hooks before are done, skipped or accepted.
+/// Requests and disturbances of an update wait until the hooks before it are done, skipped or accepted.
 pub fn before_update_done(survey: &Survey<'_>) -> Result<(), Blocked> {
-    // Planted: the update does not wait for its hooks.
+    // Seeded bug: start the update before its hooks are done.
     if planted("ignore-hooks-before") { Ok(()) } else { update::around::before(survey) }
 }
 
-/// What every start has to pass, whoever and whatever it is.
+/// Conditions of every start.
 pub fn may_start_anything(survey: &Survey<'_>) -> Result<(), Blocked> {
     may_start_hooks(survey)?;
     before_update_done(survey)?;
     within_budget(survey)
 }
 
-/// What the start of hooks has to pass: before them nothing can have failed, and after an update it is over.
+/// Conditions for a start of hooks. The budget does not apply: before an update nothing can have failed, and after it
+/// the update is over.
 pub fn may_start_hooks(survey: &Survey<'_>) -> Result<(), Blocked> {
     store_is_current(survey)?;
     gathered(survey)
@@ -371,6 +372,6 @@ pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
             ));
         }
     }
-    // Last, for its deadline runs from when it is this machine's turn.
+    // Last, because its deadline runs from the machine's turn on.
     if disturbs { locks::may_request(survey, Some(&position.row.name)) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Which secret an item means, and who uses a secret. A cluster's own secret comes before one that is shared with it.
+//! Which secret an item means, and which items use a secret. A cluster's own secret precedes a shared one.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -9,7 +9,7 @@ use muster_proto::{
 
 use crate::facts::{Facts, MachineRow, Overwrites, SecretId, SecretRow};
 
-/// The secret that items of a cluster mean by a name.
+/// The secret that a name means in the items of a cluster.
 #[must_use]
 pub fn find<'a>(facts: &'a Facts, cluster: &ClusterName, name: &SecretName) -> Option<&'a Arc<SecretRow>> {
     let own = SecretId { cluster: Some(cluster.clone()), name: name.clone() };
@@ -29,7 +29,8 @@ pub fn newest(facts: &Facts, cluster: &ClusterName) -> BTreeMap<SecretName, u64>
     versions
 }
 
-/// The versions a machine's items have: those frozen by its update, those it became Ready with, else the newest.
+/// The secret versions of a machine's items: those frozen by its update, then those it became Ready with, else the
+/// newest.
 #[must_use]
 pub fn of_machine(newest: &BTreeMap<SecretName, u64>, machine: &MachineRow) -> BTreeMap<SecretName, u64> {
     let mut versions = newest.clone();
@@ -40,14 +41,14 @@ pub fn of_machine(newest: &BTreeMap<SecretName, u64>, machine: &MachineRow) -> B
     versions
 }
 
-/// Is there a newer version of a secret than the one that the machine's items had when it was last Ready?
+/// Is there a newer version of a secret than the machine's items had when it was last Ready?
 #[must_use]
 pub fn has_newer(facts: &Facts, machine: &MachineRow) -> bool {
     let newest = newest(facts, &machine.spec.cluster_name);
     machine.ready_secrets.iter().any(|(name, version)| newest.get(name).is_some_and(|newest| newest != version))
 }
 
-/// An item that refers to a secret: `edge-7/install`, of an override with its machine.
+/// An item that refers to a secret: `edge-7/install`, with the machine if it is an override.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretUser {
     /// The item's cluster.

@@ -1,4 +1,4 @@
-//! One look at a cluster: where every machine of it stands. Made once per decision, read by everything in `plan`.
+//! Snapshot of a cluster: the status of each machine. Made once per decision, and read by everything in `plan`.
 
 mod found;
 mod state;
@@ -26,22 +26,22 @@ use crate::facts::{
     ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UnprovenClaim, Unresolved, UpdateRow,
 };
 
-/// Where one machine stands.
+/// Status of one machine.
 #[derive(Clone, Debug)]
 pub struct Position<'a> {
     /// Its row.
     pub row: &'a MachineRow,
-    /// What is known while the process lives.
+    /// Its volatile facts, which last as long as the process.
     pub live: Option<&'a MachineLive>,
-    /// Its items in the order they run; the variable without a value, and where, if they cannot be resolved.
+    /// Its items in execution order; if resolving them failed, the variable that lacks a value, and its place.
     pub items: Result<&'a [AssignedItem], &'a Unresolved>,
-    /// Not heard of for longer than the limit; of a machine that reboots because we asked, for longer than it may take.
+    /// Silent for longer than the limit; during a reboot that we asked for, for longer than the reboot may take.
     pub lost: bool,
     /// The reboot item that runs on it, as far as is known.
     pub rebooting: Option<&'a AssignedItem>,
 }
 
-/// Where an item of a machine stands, an operator's verdicts included.
+/// Progress of an item on a machine, including an operator's verdicts.
 #[must_use]
 pub fn standing(row: &MachineRow, item: &AssignedItem) -> Standing {
     let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
@@ -54,7 +54,7 @@ pub fn standing(row: &MachineRow, item: &AssignedItem) -> Standing {
 }
 
 impl<'a> Position<'a> {
-    /// One machine alone.
+    /// Take the status of one machine.
     #[must_use]
     pub fn of(facts: &'a Facts, row: &'a MachineRow, limits: &Limits, now: Now) -> Self {
         let live = facts.live.machines.get(&row.name);
@@ -78,13 +78,13 @@ impl<'a> Position<'a> {
         self.live.is_some_and(|live| live.session.is_some())
     }
 
-    /// Where an item stands, an operator's verdicts included.
+    /// Progress of an item, including an operator's verdicts.
     #[must_use]
     pub fn standing(&self, item: &AssignedItem) -> Standing {
         standing(self.row, item)
     }
 
-    /// How far the items of `phase` are.
+    /// Progress of the items of `phase`.
     #[must_use]
     pub fn progress(&self, phase: Phase) -> Progress<'a> {
         let Ok(items) = self.items else { return Progress::Open };
@@ -100,7 +100,7 @@ impl<'a> Position<'a> {
         if open { Progress::Open } else { Progress::Done }
     }
 
-    /// The first item, of the phases its list reaches, that a person must decide about.
+    /// The first item that needs an operator's decision, among the phases that its list covers.
     #[must_use]
     pub fn trouble(&self) -> Option<Progress<'a>> {
         let reach = self.row.reach?;
@@ -111,20 +111,20 @@ impl<'a> Position<'a> {
             .find(|progress| matches!(progress, Progress::Failed(_) | Progress::Held(_)))
     }
 
-    /// Does it go no further before a person decides about an item? A machine that goes out of service runs no item, so
-    /// none holds it up.
+    /// Is it stopped until an operator decides about an item? False while it goes out of service, because it then runs
+    /// no items.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.trouble().is_some() && self.update().is_none_or(|mine| mine.maintenance.is_none())
     }
 
-    /// Did an item fail for good?
+    /// Did an item fail permanently?
     #[must_use]
     pub fn failed(&self) -> bool {
         matches!(self.trouble(), Some(Progress::Failed(_)))
     }
 
-    /// Does it count against the failure budget of its rollout? One that is late, and only waits for leave, does not.
+    /// Does it count against the failure budget of its rollout? A late machine that only waits for a permit is exempt.
     #[must_use]
     pub fn counts_as_failure(&self) -> bool {
         let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed());
@@ -134,8 +134,8 @@ impl<'a> Position<'a> {
         (self.failed() || lost || given_up || overdue) && self.row.removal.is_none()
     }
 
-    /// Has it stopped at an item that failed for good? One that failed behind an item that was changed since is not the
-    /// end: the agent runs that item first.
+    /// Has it stopped at a permanently failed item? A failed item behind a changed one does not stop it: the agent runs
+    /// the changed item first.
     #[must_use]
     pub fn has_given_up(&self) -> bool {
         let running = self.running().next().is_some();
@@ -144,8 +144,8 @@ impl<'a> Position<'a> {
         !running && first == Some(Standing::Failed)
     }
 
-    /// Are all items of the phases its list reaches done, and does nothing run that is no longer in the list? An item
-    /// may be taken out of a manifest while it runs.
+    /// Are all items of the covered phases done, and is every running item in the list? A manifest may drop an item
+    /// while it runs.
     #[must_use]
     pub fn all_done(&self) -> bool {
         let reach = self.row.reach;
@@ -155,31 +155,31 @@ impl<'a> Position<'a> {
             && Phase::ALL.iter().all(|p| Some(*p) > reach || self.progress(*p) == Progress::Done)
     }
 
-    /// Has it been Ready with the deployment it has?
+    /// Has it been Ready with its current deployment?
     #[must_use]
     pub const fn ready_once(&self) -> bool {
         self.row.ready_at.is_some()
     }
 
-    /// Ready, and nothing more to be done?
+    /// Is it Ready, with all work done?
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.state() == State::Ready
     }
 
-    /// What it claims beyond this store without proof.
+    /// Its unproven claim beyond the record of this store.
     #[must_use]
     pub fn unproven(&self) -> Option<&'a UnprovenClaim> {
         self.live?.unproven.as_ref()
     }
 
-    /// Is what it reports not taken, or not believed? That wants a person, whatever runs there.
+    /// Are its reports refused or distrusted? That needs a person, regardless of what runs there.
     #[must_use]
     pub fn is_unheeded(&self) -> bool {
         self.live.is_some_and(|live| live.event_refused.is_some()) || self.unproven().is_some()
     }
 
-    /// Can it be given work now: enrolled, known, with us, and nothing of its own in the way?
+    /// Can it receive work now: enrolled, known, connected, and free of problems of its own?
     #[must_use]
     pub fn available(&self) -> bool {
         self.row.reported()
@@ -191,7 +191,7 @@ impl<'a> Position<'a> {
             && (self.live.is_none_or(|live| live.agent_blocked.is_none()) || self.waits_in_vain())
     }
 
-    /// The first item, of the phases its list reaches, that is not done.
+    /// The first item of the covered phases that is still open.
     #[must_use]
     pub fn next_open(&self) -> Option<&'a AssignedItem> {
         let reach = self.row.reach?;
@@ -199,7 +199,7 @@ impl<'a> Position<'a> {
         items.iter().find(|item| item.phase <= reach && self.standing(item) != Standing::Done)
     }
 
-    /// Would this item disturb workloads? Only a machine that has been Ready has any.
+    /// Would this item disturb workloads? Only a machine that has been Ready has workloads.
     #[must_use]
     pub fn is_disruptive(&self, item: &AssignedItem) -> bool {
         let templates = self.live.and_then(|live| live.items.as_ref());
@@ -209,12 +209,12 @@ impl<'a> Position<'a> {
         self.ready_once() && item.phase > Phase::Prepare && !harmless
     }
 
-    /// In an update every start of a disruptive item needs leave of its own; in maintenance, and while only what was
-    /// added may run, every other start, and none gets it. Nor does what only an update may bring about get it in a
-    /// slot for reconfigure items.
+    /// Does a start of this item need its own permit? In an update, a disruptive item does. In maintenance every item
+    /// does, and while only added items may run, every other item does; these get none. In a slot for reconfigure
+    /// items, a disruptive deploy item waits for a permit in vain: only an update may run it.
     #[must_use]
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
-        // Planted: what is open on a machine in maintenance runs there.
+        // Seeded bug: run open items on a machine in maintenance.
         let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !planted("run-in-maintenance");
         let not_yet = |mine: &MachineUpdate| mine.only_added && !mine.adds(&item.name);
         let waits = |mine: &MachineUpdate| none_runs(mine) || not_yet(mine) || self.is_disruptive(item);
@@ -222,8 +222,8 @@ impl<'a> Position<'a> {
         self.row.removal.is_some() || self.update().map_or_else(behind, waits)
     }
 
-    /// The leave it has to start the attempt that is due at this item, or under which the attempt runs. One that the
-    /// agent says is over counts no more, though the attempt be recorded as running: the agent stopped before it began.
+    /// Permit for the due attempt of this item, or the one under which its attempt runs. A permit that the agent
+    /// reports as over is void, even if the attempt is recorded as running: the agent stopped before it began.
     #[must_use]
     pub fn live_permit(&self, item: &AssignedItem) -> Option<u64> {
         let permit = self.row.update.as_ref()?.permit.as_ref().filter(|permit| permit.item == item.name)?;
@@ -235,22 +235,22 @@ impl<'a> Position<'a> {
         (valid && !permit.expired).then_some(permit.number)
     }
 
-    /// Is this attempt recorded as running, and did its agent stop before it began? It wants another permit for it.
+    /// Is this attempt recorded as running although its agent stopped before it began? It then needs another permit.
     #[must_use]
     pub fn has_not_begun(&self, status: &ItemStatus) -> bool {
         let permit = self.row.update.as_ref().and_then(|mine| mine.permit.as_ref()).filter(|permit| permit.expired);
         permit.is_some_and(|permit| permit.item == status.name && permit.attempt == status.attempt)
     }
 
-    /// Items that run on it, in its list or no longer: those recorded as running that have begun.
+    /// Items that run on it, in its list or outside it: recorded as running, and begun.
     pub fn running(&self) -> impl Iterator<Item = &'a ItemStatus> {
         let recorded = self.row.statuses.values().map(|status| &**status);
         recorded.filter(|status| status.state == ItemState::Running && !self.has_not_begun(status))
     }
 
-    /// The permit that its list shows. An item that is recorded as running stays in the list whatever becomes of its
-    /// permit, unless that permit was dropped on its way: then the item has not begun, and the permit's time would
-    /// begin when it comes at last.
+    /// Permit that its list shows. An item recorded as running stays in the list regardless of its permit. The
+    /// exception is a permit dropped in transit: its item has not begun, and a late delivery would start the permit's
+    /// time.
     #[must_use]
     pub fn listed_permit(&self, item: &AssignedItem) -> Option<u64> {
         let permit = self.row.update.as_ref()?.permit.as_ref().filter(|permit| permit.item == item.name)?;
@@ -264,34 +264,34 @@ impl<'a> Position<'a> {
         }
     }
 
-    /// Is its next item one that starts with a permit only, and has it none?
+    /// Does its next item start only with a permit, and is that permit missing?
     #[must_use]
     pub fn is_withheld(&self) -> bool {
         self.next_open().is_some_and(|item| self.needs_permit(item) && self.live_permit(item).is_none())
     }
 
-    /// Its next item waits for a permit, and for nothing else: an item that failed waits for a person.
+    /// Does its next item wait for a permit alone? A failed item waits for a person instead.
     #[must_use]
     pub fn awaits_permit(&self) -> bool {
         let may_run = |item| matches!(self.standing(item), Standing::Due { .. } | Standing::Running { .. });
         self.is_withheld() && self.next_open().is_some_and(may_run)
     }
 
-    /// Does its agent wait for what an item of the list it has starts with?
+    /// Does its agent wait for the inputs of an item in its list?
     #[must_use]
     pub fn waits_for_inputs(&self) -> bool {
         self.live.is_some_and(MachineLive::waits_for_inputs)
     }
 
-    /// Does its agent wait for the inputs of an item that is not to be started any more? Its list is from an update
-    /// that was aborted since, and another list ends the wait.
+    /// Does its agent wait for the inputs of an item that must not start any more? Its list is from an update aborted
+    /// since; another list ends the wait.
     #[must_use]
     pub fn waits_in_vain(&self) -> bool {
         let may_start = self.row.slot.is_some() || self.row.reach == Some(Phase::Prepare);
         self.waits_for_inputs() && !may_start
     }
 
-    /// Is the machine at work, as far as is known? Of one that was revoked nothing is ever heard again.
+    /// Is the machine at work, as far as is known? False for a revoked machine: it stays silent for good.
     #[must_use]
     pub fn in_flight(&self) -> bool {
         let reach = self.row.reach;
@@ -302,13 +302,13 @@ impl<'a> Position<'a> {
         may_run && at_work && known
     }
 
-    /// Is it out of service, and nobody wants it back yet?
+    /// Is it out of service, and not yet wanted back?
     #[must_use]
     pub fn in_maintenance(&self) -> bool {
         self.row.slot.is_some() && self.update().is_some_and(MachineUpdate::in_maintenance)
     }
 
-    /// Is it being removed, and does no rule of updates hold it any more?
+    /// Is it under removal, and released from the rules of updates?
     #[must_use]
     pub fn is_let_go(&self) -> bool {
         self.row.removal.as_ref().is_some_and(|row| !row.aborting && (!row.by_turn || row.departure.is_some()))
@@ -321,36 +321,36 @@ impl<'a> Position<'a> {
     }
 }
 
-/// A cluster at one moment.
+/// Snapshot of a cluster.
 #[derive(Debug)]
 pub struct Survey<'a> {
     /// The facts it was made from.
     pub facts: &'a Facts,
     /// The cluster.
     pub cluster: &'a ClusterRow,
-    /// The spec that the update under way goes to; without one the newest.
+    /// The spec that the open update targets; otherwise the newest.
     pub spec: &'a ClusterSpec,
-    /// The rollout that has not ended.
+    /// The open rollout.
     pub rollout: Option<&'a RolloutRow>,
     /// The locks of its application controllers.
     pub locks: Locks<'a>,
-    /// Its machines in the order in which they go: control before worker, then `upgradeIndex`, then name.
+    /// Its machines in processing order: control before worker, then `upgradeIndex`, then name.
     pub machines: Vec<Position<'a>>,
-    /// Slots of workers that are in use.
+    /// Worker slots in use.
     pub worker_slots_used: usize,
     /// Failures that count against the budget.
     pub failures: Counts,
-    /// Machines enrolled before this start that have not said Hello yet, while they are waited for: of this cluster;
-    /// while the store is recovered of any.
+    /// Machines enrolled before this start that have yet to say Hello and are awaited: of this cluster, or of all
+    /// clusters while the store is recovered.
     pub gathering: Vec<&'a MachineName>,
-    /// The moment.
+    /// Time of the snapshot.
     pub now: Now,
-    /// What all machines ask.
+    /// Cached answers to questions that all machines ask.
     pub(in crate::plan) found: Found,
 }
 
 impl<'a> Survey<'a> {
-    /// Looks at one cluster. None if there is no such cluster.
+    /// Take a snapshot of one cluster. None: the cluster is unknown.
     #[must_use]
     pub fn of(facts: &'a Facts, cluster: &ClusterName, limits: &Limits, now: Now) -> Option<Self> {
         let row = &**facts.clusters.get(cluster)?;
@@ -374,7 +374,7 @@ impl<'a> Survey<'a> {
         }
         let locks = Locks::of(facts, cluster);
         let young = now.mono_ms.saturating_sub(facts.live.started_mono_ms) < limits.lost_after_ms;
-        // What a recovered store lacks only the whole fleet knows.
+        // Only the whole fleet knows what a recovered store lacks.
         let ours = |row: &MachineRow| facts.meta.recovering || (young && row.spec.cluster_name == *cluster);
         let awaited = facts.live.awaited.iter();
         let gathering = awaited.filter(|name| facts.machines.get(*name).is_some_and(|row| ours(row))).collect();
@@ -393,7 +393,7 @@ impl<'a> Survey<'a> {
         })
     }
 
-    /// The update under way.
+    /// The open update.
     #[must_use]
     pub fn update(&self) -> Option<&'a UpdateRow> {
         self.rollout?.update.as_ref()
@@ -405,19 +405,19 @@ impl<'a> Survey<'a> {
         self.rollout.is_some_and(|rollout| position.row.rollout.as_ref() == Some(&rollout.name))
     }
 
-    /// Machines of a type that are in the cluster, in order.
+    /// Machines of a type in this cluster, in order.
     pub fn of_type(&self, machine_type: MachineType) -> impl Iterator<Item = &Position<'a>> {
         let first = self.machines.partition_point(|position| position.row.spec.machine_type < machine_type);
         self.machines[first..].iter().take_while(move |position| position.row.spec.machine_type == machine_type)
     }
 
-    /// How many machines of each type have reported.
+    /// Number of machines of each type that have reported.
     #[must_use]
     pub fn reported(&self) -> Counts {
         self.count(|position| position.row.reported())
     }
 
-    /// How many machines of each type are declared by documents of their own.
+    /// Number of machines of each type declared by their own documents.
     #[must_use]
     pub fn declared(&self) -> Counts {
         self.count(|position| position.row.declared)
@@ -429,7 +429,7 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Surveys of all clusters, by name.
+/// Snapshots of all clusters, by name.
 #[must_use]
 pub fn all<'a>(facts: &'a Facts, limits: &Limits, now: Now) -> BTreeMap<&'a ClusterName, Survey<'a>> {
     facts.clusters.keys().filter_map(|name| Some((name, Survey::of(facts, name, limits, now)?))).collect()

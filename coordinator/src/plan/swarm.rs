@@ -1,5 +1,5 @@
-//! Who makes a cluster's swarm, who joins it, and through whom. Decided from what is recorded; what the swarm itself
-//! has to say is asked for by `joining`.
+//! Which machine makes a cluster's swarm, which machines join it, and through which managers. Decided from the record;
+//! `joining` asks the swarm itself.
 
 pub mod joining;
 pub mod restore;
@@ -16,35 +16,35 @@ use muster_proto::{
 use super::{Limits, safety::some_names, survey::standing};
 use crate::facts::{Facts, LeftOut, MachineRow};
 
-/// How a machine gets into its cluster's swarm.
+/// How a machine enters its cluster's swarm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// It makes the swarm.
     Init,
-    /// Others are in: it joins them.
+    /// It joins machines that are in the swarm.
     Join {
-        /// Is it to be a manager?
+        /// Will it be a manager?
         manager: bool,
         /// Machines whose agents are connected and can let it in; at least one.
         managers: Vec<(MachineName, MachineId)>,
-        /// Nodes that are other machines', as far as is known.
+        /// Nodes known to belong to other machines.
         others: BTreeMap<SwarmId, MachineName>,
     },
 }
 
-/// Why a machine cannot get in yet. Every one of these passes when others have done something.
+/// Why a machine has to wait with its entry. Each reason passes when others have acted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEntry {
-    /// There is no swarm yet, and making it is another's.
+    /// The swarm is still missing, and another machine makes it.
     #[error(
         "{maker} makes the cluster's swarm and has not completed its swarm-join; this passes when it has, or when an \
          operator skips that item or revokes {maker}"
     )]
     NotInitialised {
-        /// Who makes it.
+        /// The machine that makes it.
         maker: MachineName,
     },
-    /// There is no swarm, and nobody to make it.
+    /// The swarm is missing, and so is a machine that could make it.
     #[error("the cluster has no control machine that could make its swarm; this passes when one enrols")]
     NoControl,
     /// It would make the swarm, but others may have made it.
@@ -53,19 +53,19 @@ pub enum NoEntry {
          this passes when {silent} report, or when they count as Lost"
     )]
     Gathering {
-        /// The first few of them.
+        /// Names of the first few of them.
         silent: String,
     },
-    /// Nobody who could let it in has a session.
+    /// The machines that could let it in are all disconnected.
     #[error("no manager of the swarm is connected; this passes when the agent of one of {managers} connects")]
     NoManager {
-        /// The first few of those who could.
+        /// Names of the first few of them.
         managers: String,
     },
 }
 
 impl NoEntry {
-    /// The named reason.
+    /// The name of the reason.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -82,7 +82,7 @@ fn join_items<'a>(facts: &'a Facts, row: &MachineRow) -> impl Iterator<Item = &'
     resolved.iter().filter(|item| item.joins_swarm())
 }
 
-/// Has this machine ever completed a swarm-join? An item that runs again, with another version say, does not undo that.
+/// Has this machine ever completed a swarm-join? That stays true when the item runs again, such as in another version.
 #[must_use]
 pub fn is_member(facts: &Facts, row: &MachineRow) -> bool {
     let done = |item: &AssignedItem| {
@@ -93,13 +93,13 @@ pub fn is_member(facts: &Facts, row: &MachineRow) -> bool {
     row.swarm.is_some() || join_items(facts, row).any(done)
 }
 
-/// Could this machine be in the swarm? One with a swarm-join is when that has succeeded; of others nobody knows.
+/// Could this machine be in the swarm? With a swarm-join: once that has succeeded. Otherwise this is unknown, so true.
 #[must_use]
 pub fn may_be_in(facts: &Facts, row: &MachineRow) -> bool {
     is_member(facts, row) || join_items(facts, row).next().is_none()
 }
 
-/// Has an operator said that the cluster does without this machine in the swarm?
+/// Did an operator skip this machine's swarm-join as it is now?
 fn is_left_out(facts: &Facts, row: &MachineRow) -> bool {
     join_items(facts, row).any(|item| {
         let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
@@ -107,8 +107,8 @@ fn is_left_out(facts: &Facts, row: &MachineRow) -> bool {
     })
 }
 
-/// Did an operator do without this machine in the swarm, whatever its swarm-join has become since? It is in none before
-/// that has run.
+/// Did an operator skip this machine's swarm-join, even in an earlier form? Until the item has run, the machine is
+/// outside the swarm.
 #[must_use]
 pub fn was_left_out(facts: &Facts, row: &MachineRow) -> bool {
     let skipped = |item: &AssignedItem| {
@@ -117,34 +117,34 @@ pub fn was_left_out(facts: &Facts, row: &MachineRow) -> bool {
     !is_member(facts, row) && join_items(facts, row).any(skipped)
 }
 
-/// Was this machine ever told how to get in? A store that was restored may know it by the item's status alone.
+/// Was this machine ever told how to enter? A restored store may know that only from the item's status.
 fn has_begun(facts: &Facts, row: &MachineRow) -> bool {
     join_items(facts, row).any(|item| row.statuses.contains_key(&item.name))
 }
 
-/// Could its engine be in a swarm by what it was told? One that has a swarm-join and never began it is in none; Docker
-/// may not even be there. Of one that has none nobody knows.
+/// Could its engine be in a swarm, as a result of what it was told? With a swarm-join: once that has begun; before that
+/// the machine may even lack Docker. Otherwise this is unknown, so true.
 #[must_use]
 pub fn may_have_begun(facts: &Facts, row: &MachineRow) -> bool {
     may_be_in(facts, row) || has_begun(facts, row)
 }
 
-/// Is it one of the cluster's swarm, or to become one: a member, or not left out?
+/// Does it belong to the cluster's swarm, now or in future: is it a member, or to become one?
 #[must_use]
 pub fn counts(facts: &Facts, row: &MachineRow) -> bool {
     is_member(facts, row) || !is_left_out(facts, row)
 }
 
-/// How a machine gets in. The first control machine that comes to its swarm-join makes the swarm, and only while no
-/// other has ever completed one or was told to make it: two swarms cannot be joined into one. A machine that an
-/// operator revoked, or whose swarm-join was skipped, is out of the question.
+/// How a machine enters. The first control machine that reaches its swarm-join makes the swarm, because two swarms
+/// cannot be merged. It does so only if all others have neither completed a swarm-join nor been told to make the swarm.
+/// Revoked machines, and those with a skipped swarm-join, do not count.
 ///
 /// # Errors
 /// [`NoEntry`]: it has to wait.
 pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> Result<Entry, NoEntry> {
     let others = others(facts, machine);
     let manager = machine.spec.machine_type == MachineType::Control;
-    // Planted: every control machine makes a swarm of its own.
+    // Seeded bug: every control machine makes its own swarm.
     if manager && planted("init-twice") {
         return Ok(Entry::Init);
     }
@@ -152,7 +152,7 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
         let managers = managers(facts, &others)?;
         return Ok(Entry::Join { manager, managers, others: nodes_of_others(facts, machine) });
     }
-    // One that is in waits for nobody to make it: whoever else was told to has come to nothing.
+    // A member has no maker to wait for: another machine's attempt has failed.
     let maker = maker(facts, machine, &others).filter(|_| !is_member(facts, machine));
     match maker.or_else(|| others.first().filter(|_| !manager)) {
         Some(maker) => Err(NoEntry::NotInitialised { maker: maker.name.clone() }),
@@ -166,7 +166,7 @@ fn nodes_of_others(facts: &Facts, machine: &MachineRow) -> BTreeMap<SwarmId, Mac
     others.filter_map(|row| Some((row.swarm.as_ref()?.node_id.clone(), row.name.clone()))).collect()
 }
 
-/// Other control machines that make the swarm, or are to be of it, in their order.
+/// Other control machines that are in the swarm or to enter it, in order.
 fn others<'a>(facts: &'a Facts, machine: &'a MachineRow) -> Vec<&'a MachineRow> {
     let mut others: Vec<&MachineRow> = facts
         .machines_of(&machine.spec.cluster_name)
@@ -178,14 +178,14 @@ fn others<'a>(facts: &'a Facts, machine: &'a MachineRow) -> Vec<&'a MachineRow> 
     others
 }
 
-/// Who of these was told to make the swarm, or may have been.
+/// The machine among these that was told, or may have been told, to make the swarm.
 fn maker<'a, 'o>(facts: &Facts, machine: &MachineRow, others: &'o [&'a MachineRow]) -> Option<&'o &'a MachineRow> {
     let told = facts.clusters.get(&machine.spec.cluster_name).and_then(|cluster| cluster.swarm_init);
     others.iter().find(|row| (told.is_some() && row.id == told) || has_begun(facts, row))
 }
 
-/// The control machine that has begun to make the swarm, if this one has not begun its own swarm-join and would have to
-/// wait for it. None: it need not.
+/// The control machine that has begun to make the swarm, if this one has yet to begin its own swarm-join and would
+/// wait. None: it need not wait.
 #[must_use]
 pub fn waits_for_maker(facts: &Facts, machine: &MachineRow) -> Option<MachineName> {
     let joins = join_items(facts, machine).next().is_some() && counts(facts, machine);
@@ -200,8 +200,8 @@ pub fn waits_for_maker(facts: &Facts, machine: &MachineRow) -> Option<MachineNam
     maker(facts, machine, &others).map(|row| row.name.clone())
 }
 
-/// The control machine that has yet to be deployed, or to enrol anew, before this worker's due swarm-join could end: no
-/// other is in the swarm. None: it need not wait, or no deployment would help.
+/// The control machine to deploy, or to enrol again, before this worker's due swarm-join could end: all others are
+/// outside the swarm. None: it need not wait, or a deployment would not help.
 #[must_use]
 pub fn awaits_deployment(facts: &Facts, worker: &MachineRow) -> Option<MachineName> {
     let mut joins = join_items(facts, worker);
@@ -216,7 +216,7 @@ pub fn awaits_deployment(facts: &Facts, worker: &MachineRow) -> Option<MachineNa
     controls.find(|row| row.replaceable || fresh(row)).map(|row| row.name.clone())
 }
 
-/// After a start of the coordinator: has every other control machine said what it has done?
+/// After a start of the coordinator: has every other control machine reported what it has done?
 fn nobody_may_have_made_it(facts: &Facts, others: &[&MachineRow], limits: &Limits, now: Now) -> Result<(), NoEntry> {
     if now.mono_ms.saturating_sub(facts.live.started_mono_ms) >= limits.lost_after_ms {
         return Ok(());
@@ -230,7 +230,7 @@ fn nobody_may_have_made_it(facts: &Facts, others: &[&MachineRow], limits: &Limit
     if silent.is_empty() { Ok(()) } else { Err(NoEntry::Gathering { silent: some_names(silent) }) }
 }
 
-/// Those who can let others in.
+/// Connected machines that can let others in.
 fn managers(facts: &Facts, others: &[&MachineRow]) -> Result<Vec<(MachineName, MachineId)>, NoEntry> {
     let members = || others.iter().filter(|row| is_member(facts, row));
     let connected = |row: &MachineRow| facts.live.machines.get(&row.name).is_some_and(|live| live.session.is_some());

@@ -1,5 +1,5 @@
-//! `musterctl plan` as an operator reads it, at the moments of a deployment of 3 control and 60 worker machines. The
-//! transcripts are `tests/golden/plan/*.txt`; `MUSTER_GOLDEN=update` writes them anew.
+//! `musterctl plan` as an operator reads it, at several points of a deployment of 3 control and 60 worker machines. The
+//! transcripts are `tests/golden/plan/*.txt`; `MUSTER_GOLDEN=update` rewrites them.
 
 use std::{fs, path::PathBuf};
 
@@ -40,7 +40,7 @@ fn check(moment: &str, fleet: &Fleet) {
     assert!(text == golden, "{} differs; the plan says now:\n{text}", path.display());
 }
 
-/// Everybody is prepared, and control machines and workers are Ready as far as `ready` says.
+/// All machines are prepared, and the control machines are Ready.
 fn fleet_at_work() -> Fleet {
     let mut fleet = Fleet::of(3, 60).reported().prepared();
     fleet.finish_all(Control);
@@ -164,7 +164,7 @@ fn an_update_is_planned() {
     check("update-groups", &fleet);
 }
 
-/// What the plan of the next release says would happen, and be in the way.
+/// The phases and the warnings of the plan for the next release.
 fn planned(fleet: &Fleet) -> (Vec<(String, String)>, Vec<String>) {
     let (facts, limits) = (fleet.core.facts(), fleet.core.limits());
     let plan = documents::plan(facts, &cluster(), &Options::of(Scope::Drain), limits, fleet.now()).expect("a cluster");
@@ -196,7 +196,7 @@ fn an_update_that_disturbs_nothing_says_so() {
     assert_eq!(planned(&fleet).0, [("items".to_owned(), what)]);
 }
 
-/// What the plan says of control machines, if their operator accepts whatever happens: impact and pause.
+/// Impact and pause that the plan shows for control machines, if their operator accepts any downtime.
 fn of_controls(fleet: &mut Fleet) -> (String, String) {
     updates::release(fleet, &["install"], 1);
     let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
@@ -207,7 +207,7 @@ fn of_controls(fleet: &mut Fleet) -> (String, String) {
     (control.impact, control.pause)
 }
 
-/// Nobody carries on without the only control machine, and of three two do only if both are there.
+/// Without the only control machine the control plane is down. Of three, two carry on only if both are there.
 #[test]
 fn what_an_update_costs_depends_on_who_carries_on() {
     let (down, pause) = ("the control plane is down meanwhile".to_owned(), "yes, between two".to_owned());

@@ -147,34 +147,6 @@ pub enum MachineStep {
     IsBack,
 }
 
-impl MachineStep {
-    /// Its name in the documents.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Prepare(_) => "Prepare",
-            Self::Prepared => "Prepared",
-            Self::Stuck { .. } => "Stuck",
-            Self::TakeSlot { .. } => "TakeSlot",
-            Self::Drain(DrainStep::Begin) => "Drain",
-            Self::Drain(DrainStep::Target(_)) => "DrainTarget",
-            Self::Drain(DrainStep::Uncordon { .. }) => "Uncordon",
-            Self::Drain(DrainStep::Uncordoned) => "Uncordoned",
-            Self::Enter(..) => "Enter",
-            Self::Permit { .. } => "Permit",
-            Self::SetAside { .. } => "SetAside",
-            Self::OutOfService => "OutOfService",
-            Self::PauseAll { .. } => "PauseAll",
-            Self::GiveBack { .. } => "GiveBack",
-            Self::Finish => "Finish",
-            Self::FreeSlot => "FreeSlot",
-            Self::Leave => "Leave",
-            Self::LeaveOut => "LeaveOut",
-            Self::IsBack => "IsBack",
-        }
-    }
-}
-
 /// A step of the Swarm drain of one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DrainStep {

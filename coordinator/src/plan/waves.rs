@@ -1,4 +1,4 @@
-//! `musterctl plan`: who goes when, and why not now.
+//! `musterctl plan`: the order of machines, and why each one waits.
 
 use muster_proto::{
     model::{Blocked, MachineType, Phase, Reason, WORKERS_AT_ONCE_MAX},
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::facts::UpdateKind;
 
-/// Everything that is yet to be done in a cluster, in the order in which it will be.
+/// All remaining work in a cluster, in execution order.
 #[must_use]
 pub fn plan(survey: &Survey<'_>) -> Plan {
     let mut waves = Vec::new();
@@ -73,8 +73,8 @@ fn planned(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Option
     })
 }
 
-/// A machine that is at work on an earlier phase, or Ready before the last control machine is, waits for no one's help.
-/// But it does not begin with this phase now.
+/// Why a machine that needs no help does not begin this phase now: it is at work on an earlier phase, or it is Ready
+/// before the last control machine is.
 fn not_so_far(position: &Position<'_>, phase: Phase) -> Option<Blocked> {
     let at_work_on = position.row.reach.filter(|reach| *reach < phase && position.update().is_none())?;
     if position.ready_once() {
@@ -88,10 +88,10 @@ fn not_so_far(position: &Position<'_>, phase: Phase) -> Option<Blocked> {
     ))
 }
 
-/// Will the control set that a machine saw at its deployment be another one than the complete set? True for every
-/// control machine but the last; workers only go when the set is complete.
+/// Will the complete control set differ from the one that a machine saw at its deployment? True for every control
+/// machine except the last; workers start only when the set is complete.
 fn reconfigure_ahead(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    // The set that these are to see was frozen with the rollout.
+    // The set that these see was frozen with the rollout.
     if survey.update().is_some_and(|update| update.kind == UpdateKind::Reconfigure) && position.update().is_some() {
         return true;
     }

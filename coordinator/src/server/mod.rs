@@ -36,6 +36,7 @@ use muster_proto::{
 use tokio::{net::TcpListener, sync::watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, transport::Server};
+use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
 use bounds::{ENROLLMENT_MESSAGE_BYTES_MAX, NAMES_MESSAGE_BYTES_MAX};
 
@@ -106,8 +107,7 @@ pub async fn serve(
     settings: Settings,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
-    let clock_of = engine.clone();
-    let clock: WallClock = Arc::new(move || clock_of.now().wall_ms);
+    let clock = wall_clock(&engine);
     let judge = Judge::new(&ca, Arc::clone(&clock), engine.watch(), identities(&engine));
     let judge = Arc::new(judge.map_err(ServeError::Tls)?);
     let tls = tls::server_config(Arc::clone(&ca), clock).map_err(ServeError::Tls)?;
@@ -143,10 +143,6 @@ pub async fn serve(
     let fleet = fleet::Fleet { engine, sessions: sessions.clone(), ca, vault, watches };
     let (health, serving) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(muster_proto::DESCRIPTORS)
-        .build_v1()
-        .map_err(ServeError::Reflection)?;
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
@@ -165,13 +161,25 @@ pub async fn serve(
         .add_service(FleetServer::new(fleet).max_decoding_message_size(APPLY_MESSAGE_BYTES_MAX))
         .add_service(MaintenanceServer::new(maintenance).max_decoding_message_size(NAMES_MESSAGE_BYTES_MAX))
         .add_service(serving)
-        .add_service(reflection)
+        .add_service(reflection()?)
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), async move {
             shutdown.await;
             sessions.end_all();
         })
         .await
         .map_err(ServeError::Grpc)
+}
+
+fn wall_clock(engine: &EngineHandle) -> WallClock {
+    let engine = engine.clone();
+    Arc::new(move || engine.now().wall_ms)
+}
+
+/// The gRPC reflection service, which describes every service of ours.
+fn reflection() -> Result<ServerReflectionServer<impl ServerReflection>, ServeError> {
+    let described = tonic_reflection::server::Builder::configure();
+    let described = described.register_encoded_file_descriptor_set(muster_proto::DESCRIPTORS);
+    described.build_v1().map_err(ServeError::Reflection)
 }
 
 /// Asks the swarms what the plans want to know, until the sessions end.

@@ -17,7 +17,8 @@ pub(super) fn has_outcome(facts: &Facts, row: &MachineRow) -> bool {
     done || failed_for_good(facts, row)
 }
 
-/// Is the machine done with a deployment although items are due? It was Ready before, they disturb workloads, so only an
+/// Is the machine done with a deployment although items are due? It was Ready before, they disturb workloads, so only
+/// an
 /// update brings them about, and its agent has accepted a list without them and runs nothing.
 pub(super) fn waits_for_an_update(row: &MachineRow) -> bool {
     let running = row.statuses.values().any(|status| status.state == ItemState::Running);

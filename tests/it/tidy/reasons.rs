@@ -24,6 +24,8 @@ const NO_REASONS: &[&str] = &[
     "Token",
     "Uninitialized",
 ];
+/// The names of states and steps of a machine's turn are no reasons.
+const OF_TURNS: &str = "coordinator/src/plan/update/transitions";
 /// States of an item that only the view names.
 const OF_THE_VIEW: &[&str] = &["Retrying"];
 /// Header prefixes of tables of reasons: NOTEs, and messages of machines that cannot join the swarm.
@@ -42,9 +44,13 @@ fn literals(line: &str) -> impl Iterator<Item = &str> {
     code.split('"').skip(1).step_by(2)
 }
 
+fn is_scanned(path: &str) -> bool {
+    NAMED_IN.iter().any(|module| is_in(path, module)) && !is_in(path, OF_TURNS)
+}
+
 fn named() -> anyhow::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for source in workspace()?.iter().filter(|source| NAMED_IN.iter().any(|module| is_in(&source.path, module))) {
+    for source in workspace()?.iter().filter(|source| is_scanned(&source.path)) {
         let lines = source.lines.iter().zip(1..).filter(|(_, number)| !source.is_test(*number));
         names.extend(lines.flat_map(|(line, _)| literals(line)).filter(|text| is_name(text)).map(str::to_owned));
     }

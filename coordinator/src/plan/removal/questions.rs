@@ -1,5 +1,6 @@
-//! What has to be asked of the swarm next for a machine that is taken out of it, and of whom. The order: what its own
-//! engine is, what the managers say of that node; a manager is demoted, the engine leaves, a manager forgets the node.
+//! The next question to the swarm about a departing machine, and its addressee. The order: which node its own engine
+//! is, and how the managers see that node. Then a manager is demoted, the engine leaves, and a manager removes the
+//! node.
 
 use muster_proto::{
     model::{Blocked, Reason, RemovalPolicy, SwarmId, SwarmNode, SwarmNodeState, SwarmOp},
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 
-/// The node that leaves.
+/// The departing node.
 #[must_use]
 pub fn leaving<'a>(position: &Position<'a>) -> Option<&'a DepartingNode> {
     position.row.removal.as_ref()?.departure.as_ref().map(|departure| &departure.node)
@@ -28,10 +29,10 @@ fn is_forced(position: &Position<'_>) -> bool {
     position.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced)
 }
 
-/// The next question about a machine that departs; None: an answer is waited for, or nobody can be asked.
+/// The next question about a departing machine. None: an answer is pending, or there is no machine to ask.
 #[must_use]
 pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
-    // Nodes that the fleet is long done with would be changed.
+    // An outdated store would change nodes that the fleet has long finished with.
     if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
         return None;
     }
@@ -45,7 +46,7 @@ pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     let Some(found) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
     let found = found.as_ref()?;
     let change = |agent, op| Some(Question { agent, op, patience_ms: SETTLE_MS });
-    // What an earlier answer of its agent was taken for may be another's.
+    // The node in an earlier answer of its agent may be another machine's.
     if own::foreign(survey, position, id, Some(found)).is_some() || majority_is_kept(survey, look, found).is_err() {
         return None;
     }
@@ -53,7 +54,7 @@ pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
         return change(manager, SwarmOp::Demote { node: id.clone() });
     }
     let forced = is_forced(position);
-    // However its managers see it: an engine that is there does not go on believing that it is in a swarm.
+    // This is independent of the managers' view: a reachable engine must learn that it has left the swarm.
     if let Some(leaves) = leave(survey, position, look, id).filter(|_| !forced) {
         return Some(leaves);
     }
@@ -65,7 +66,7 @@ pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     (survey.now.mono_ms.saturating_sub(seen) >= LOOK_EVERY_MS).then(|| question(manager, SwarmOp::Nodes))
 }
 
-/// Its own engine leaves, if it has not done so.
+/// The request to its own engine to leave, unless it has left.
 fn leave(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook, id: &SwarmId) -> Option<Question> {
     let Some(info) = drain::fresh(survey, look.info.as_ref()) else { return own_engine(survey, position, look) };
     let own = position.row.id.filter(|own| position.connected() && may_ask(survey, look, *own))?;
@@ -73,16 +74,16 @@ fn leave(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook, id: &Sw
     still.then(|| Question { agent: own, op: SwarmOp::Leave { node: id.clone() }, patience_ms: SETTLE_MS })
 }
 
-/// Do its managers say that there is no such node any more?
+/// Do its managers report that the node is gone?
 #[must_use]
 pub fn is_forgotten(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    // Planted: whatever the managers say, its row goes.
+    // Seeded bug: drop its row before the managers have removed the node.
     let gone = |look| known(survey, position, look).is_some_and(Option::is_none) || planted("drop-before-forgotten");
     look(position).is_some_and(gone)
 }
 
-/// Rule 1, the swarm's own quorum: the managers that stay have a majority among themselves, before a manager is demoted
-/// and after it.
+/// Rule 1, the swarm's own quorum: the remaining managers have a majority among themselves, before and after a manager
+/// is demoted.
 fn majority_is_kept(survey: &Survey<'_>, look: &SwarmLook, found: &SwarmNode) -> Result<(), Blocked> {
     let Some(peers) = drain::fresh(survey, look.peers.as_ref()) else {
         return Err(blocked(Reason::LeavingSwarm, "the managers of its swarm are being counted", "one has answered"));
@@ -100,7 +101,7 @@ fn is_majority(peers: &Peers, found: &SwarmNode) -> Result<(), Blocked> {
     Err(blocked(Reason::Quorum, message, "a majority of them is reachable (`docker node ls` on a manager)"))
 }
 
-/// Why its departure is not over.
+/// Why its departure is unfinished.
 #[must_use]
 pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
     let about = |what: String| blocked(Reason::LeavingSwarm, what, "the swarm has answered");
@@ -122,7 +123,7 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
         });
     }
     let why = || drain::unanswered(survey, position, look);
-    // What a manager said once is no answer any more when none can be asked now.
+    // A manager's earlier answer is obsolete once no manager can be asked.
     if let Some(why) =
         known(survey, position, look).is_none().then(why).filter(|why| why.reason == Reason::SwarmNoManager)
     {
@@ -133,8 +134,7 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
     if let Some(why) = own::foreign(survey, position, &found.id, Some(found)) {
         return why;
     }
-    // As they were counted last: while they are counted again that is why it waits, and no other reason takes turns
-    // with it.
+    // The last count is used: during a recount it stays the reason, so that reasons do not alternate.
     if let Some(Err(quorum)) = look.peers.as_ref().map(|seen| is_majority(&seen.what, found)) {
         return quorum;
     }

@@ -1,4 +1,4 @@
-//! Rule 1, the quorum: what the control plane can do without.
+//! Rule 1, the quorum: what the control plane can spare.
 
 use muster_proto::{
     model::{Blocked, MachineType, Reason, RemovalPolicy},
@@ -14,14 +14,14 @@ use crate::{
     },
 };
 
-/// The control machines that count in the control plane's majority: those of the recorded set, and whoever was Ready.
-/// One that never was neither helps nor hinders; one that was revoked counts on as one that is down.
+/// Control machines that count for the control plane's majority: the recorded set, and all that have been Ready. A
+/// machine that was never Ready is neutral. A revoked one still counts, as down.
 fn voters<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
     let controls = survey.of_type(MachineType::Control);
     controls.filter(|position| position.ready_once() || survey.cluster.control_set.contains(&position.row.name))
 }
 
-/// The others of them, without those that were revoked.
+/// The others of them, except revoked ones.
 fn others<'a, 's>(survey: &'s Survey<'a>, position: &'s Position<'a>) -> impl Iterator<Item = &'s Position<'a>> {
     voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked)
 }
@@ -41,8 +41,8 @@ pub fn controls_are_there(survey: &Survey<'_>, position: &Position<'_>) -> Resul
     Err(blocked(Reason::Quorum, message, format!("{names} is connected again")))
 }
 
-/// Rule 1, the quorum, at the beginning of a turn: every other is there and deployed, and in an update the rest is a
-/// majority besides, unless an operator has accepted that it is none, or nothing there is disturbed.
+/// Rule 1, the quorum, at the beginning of a turn: every other is there and deployed. In an update the others are also
+/// a majority, unless an operator has accepted downtime, or the machine stays undisturbed.
 pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     if !position.ready_once() || planted("ignore-quorum") {
         return Ok(());
@@ -56,7 +56,7 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
     let message = format!("control machine {names} was replaced and is not deployed: the control plane lacks it");
     let aborted = survey.update().is_some_and(|update| update.wish == Wish::Abort);
     let clears_when = match survey.rollout.filter(|rollout| rollout.update.is_some()) {
-        // It is what keeps the update from its end.
+        // This removal keeps the update from ending.
         Some(_) if aborted && position.row.removal.is_some() => {
             format!("`musterctl remove {} --abort`: {names} is deployed then; remove it after that", position.row.name)
         }
@@ -68,11 +68,11 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
     Err(blocked(Reason::ControlNotDeployed, message, clears_when))
 }
 
-/// Is every control machine that was revoked or replaced deployed anew, or removed? A rollout that begins by itself
-/// would keep it out, and the others would wait for it.
+/// Is every revoked or replaced control machine deployed again, or removed? A rollout that begins by itself would keep
+/// it out, and the others would wait for it.
 ///
 /// # Errors
-/// Who is missing.
+/// The missing machines.
 pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
     let is_missing = |p: &&Position<'_>| (p.row.revoked || !p.ready_once()) && p.row.removal.is_none();
     let missing = survey.of_type(MachineType::Control).filter(is_missing);
@@ -87,16 +87,16 @@ pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(Reason::WaitingForControl, message, clears_when))
 }
 
-/// Rule 1, the majority alone: is one left without this machine? Nobody is asked about it in a deployment, nor for what
-/// disturbs nothing.
+/// Rule 1, the majority alone: is one left while this machine is down? This applies only to updates, and only to work
+/// that disturbs.
 pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let asked = survey.update().filter(|_| !accepts_downtime(survey, position));
     asked.filter(|_| goes_down(survey, position)).map_or(Ok(()), |_| majority_without(survey, position))
 }
 
-/// Is something done to it that the control plane has to do without it for?
+/// Does its work take it away from the control plane?
 fn goes_down(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    // Planted: whatever is to be done to it.
+    // Seeded bug: apply the rule to harmless work too.
     position.is_let_go()
         || position.update().is_none_or(|mine| mine.request.is_some())
         || update::disturbs(survey, position)
@@ -117,8 +117,8 @@ fn removed_all_the_same(position: &Position<'_>) -> bool {
     position.row.removal.as_ref().is_some_and(|row| row.accept_control_plane_downtime)
 }
 
-/// Rule 1, removals: do a majority of the control machines stay when this one is gone, and all that are being removed
-/// with it? Who is removed by force is dead already, and stays in nobody's way.
+/// Rule 1, removals: do a majority of the control machines stay after this removal, and all others under way? A machine
+/// removed by force is exempt, because it is dead already.
 pub fn majority_stays(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let forced = position.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced);
     if !position.ready_once() || forced || removed_all_the_same(position) {

@@ -1,4 +1,4 @@
-//! Rule 2: how many workers hold a slot together.
+//! Rule 2: the number of workers that hold a slot together.
 
 use muster_proto::{
     model::{Blocked, MachineType, Reason, WORKERS_AT_ONCE_MAX},
@@ -11,7 +11,7 @@ use crate::plan::{
     update::groups,
 };
 
-/// Slots of workers that may be in use at once: what is configured for deployments or updates, and never more than 50.
+/// Worker slots that may be in use at once: the number configured for deployments or updates, at most 50.
 #[must_use]
 pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
     let configured = match survey.update() {
@@ -24,20 +24,20 @@ pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
     configured.min(WORKERS_AT_ONCE_MAX) as usize
 }
 
-/// While more than [`FEW_FREE`] slots are free, one worker of a cluster is granted one in so long. Machines that start
-/// in one instant end in one, and whoever follows them then waits in a crowd: at the coordinator, and wherever they
-/// share a host, a mirror or a registry. So fifty starts take a second and a half.
+/// While more than [`FEW_FREE`] slots are free, a cluster grants one worker slot per this interval, in milliseconds.
+/// Machines that start together end together, and their successors would wait in a crowd: at the coordinator, and at a
+/// shared host, mirror or registry. At this interval, fifty starts take 1.5 s.
 pub const SPREAD_MS: u64 = 30;
-/// So few were freed by machines that ended just now. Whoever follows these is spread as they were, and must not be
-/// kept from a free slot because the one before came a little late.
+/// So few slots were freed by machines that ended just now. Their successors are spread as they were, and must not wait
+/// for a free slot because the one before came a little late.
 const FEW_FREE: usize = 4;
 
-/// May a worker be granted a slot now, as far as those of the others go?
+/// May a worker be granted a slot now, with respect to the slots of the others?
 #[must_use]
 pub fn has_worker_slot(survey: &Survey<'_>) -> bool {
     let free = worker_slots_max(survey).saturating_sub(survey.worker_slots_used);
     let granted = survey.of_type(MachineType::Worker).filter_map(|worker| worker.row.slot);
-    // A clock that was set back makes nobody wait.
+    // A clock that was set back delays no grant.
     let is_new = |at_ms: u64| survey.now.wall_ms.checked_sub(at_ms).is_some_and(|age_ms| age_ms < SPREAD_MS);
     free > 0 && (free <= FEW_FREE || !granted.map(|slot| slot.granted_at_ms).any(is_new))
 }
@@ -54,7 +54,7 @@ pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// At most `concurrentUpdates` machines of an update group hold a slot together.
 pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    // All of them are one group: its limit is that of workers_within_limit.
+    // Without groups all workers are one group, with the limit of `workers_within_limit`.
     if survey.spec.update_groups.is_empty() {
         return Ok(());
     }
@@ -67,7 +67,7 @@ pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Resul
     Err(waits_for_slot(message, stopped(survey), "a worker of the group is done"))
 }
 
-/// Names whoever holds a slot and does not go on by itself, for then no time brings the slot back.
+/// Names a machine that holds a slot and has stopped: its slot needs more than time to become free.
 fn waits_for_slot(message: String, stopped: Option<&str>, clears_when: &str) -> Blocked {
     match stopped {
         None => blocked(Reason::WaitingForTurn, message, clears_when),
@@ -79,7 +79,7 @@ fn waits_for_slot(message: String, stopped: Option<&str>, clears_when: &str) -> 
     }
 }
 
-/// The workers with a slot that a person has to help, each with what it is.
+/// The workers with a slot that need a person, each with its state.
 fn stopped<'s>(survey: &'s Survey<'_>) -> Option<&'s str> {
     let word = |position: &Position<'_>| match position.trouble() {
         _ if position.lost => Some("Lost"),

@@ -1,4 +1,4 @@
-//! What every machine of a cluster asks, and what is the same for all of them.
+//! Cache of answers that are the same for every machine of a cluster.
 
 use std::cell::OnceCell;
 
@@ -6,12 +6,12 @@ use muster_proto::model::Blocked;
 
 use crate::plan::update::groups::Groups;
 
-/// Answers that are the same for every machine, found out when the first of a thousand asks.
+/// Answers shared by all machines, computed when the first of a thousand asks.
 #[derive(Debug, Default)]
 pub(in crate::plan) struct Found {
     pub(in crate::plan) groups: OnceCell<Groups>,
     pub(in crate::plan) nobody_is_gone: OnceCell<Result<(), Blocked>>,
-    /// The workers with a slot that need a person.
+    /// Workers with a slot that need a person.
     pub(in crate::plan) stopped_workers: OnceCell<Option<String>>,
     pub(in crate::plan) before_update: OnceCell<Result<(), Blocked>>,
 }

@@ -1,44 +1,44 @@
-//! The states of a machine, and which of them it is in.
+//! The states of a machine, and how to determine its state.
 
 use muster_proto::model::{AssignedItem, MachineType, Phase, Standing};
 
 use super::Position;
 use crate::plan::reboot::is_reboot;
 
-/// How far the items of one phase are.
+/// Progress of the items of one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<'a> {
-    /// All done, or none there.
+    /// All done; also for a phase that lacks items.
     Done,
-    /// Some are due or running, and nothing stands in their way.
+    /// Some are due or running; the others are done.
     Open,
-    /// This one failed for good.
+    /// This item failed permanently.
     Failed(&'a AssignedItem),
-    /// Of this one nobody knows what became.
+    /// The outcome of this item is unknown.
     Held(&'a AssignedItem),
 }
 
-/// The states of a machine, exactly as LCM names them.
+/// The states of a machine, with LCM's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// No InternalIP, or of type `unassigned`.
     Uninitialized,
     /// Nothing assigned yet.
     Pending,
-    /// Has its prepare items, or waits its turn with them done.
+    /// Has its prepare items, or has completed them and waits for its turn.
     Prepare,
-    /// Has its deploy items, not all done.
+    /// Has its deploy items; some are open.
     Deploy,
-    /// All done but a reboot.
+    /// All done except a reboot.
     Reboot,
-    /// Has its reconfigure items, not all done.
+    /// Has its reconfigure items; some are open.
     Reconfigure,
     /// All done.
     Ready,
 }
 
 impl State {
-    /// The name operators know.
+    /// The name that operators see.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl State {
 }
 
 impl Position<'_> {
-    /// Its state (domain.md §1, decided in that order).
+    /// Its state, decided in the order of domain.md §1.
     #[must_use]
     pub fn state(&self) -> State {
         if self.row.internal_ip().is_none() || self.row.spec.machine_type == MachineType::Unassigned {
@@ -66,14 +66,14 @@ impl Position<'_> {
             Phase::Prepare => State::Prepare,
             Phase::Deploy | Phase::Reconfigure if self.has_its_version() => State::Ready,
             Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(reach) => State::Reboot,
-            // In an update its list reaches all of its phases from the first disruptive item on.
+            // In an update, its list covers all of its phases from the first disruptive item on.
             Phase::Reconfigure if self.progress(Phase::Deploy) == Progress::Done => State::Reconfigure,
             Phase::Deploy | Phase::Reconfigure => State::Deploy,
         }
     }
 
-    /// Has it been Ready, and is something of this phase to be done there that disturbs workloads? Only an update
-    /// brings that about: so it is after `recover`, and when its host has another name since.
+    /// Has it been Ready, and is a disruptive item of this phase open? Only an update may run such an item. This
+    /// happens after `recover`, and when its hostname has changed.
     #[must_use]
     pub fn is_behind(&self, phase: Phase) -> bool {
         let items = self.items.unwrap_or_default().iter().filter(|item| item.phase == phase);
@@ -81,7 +81,7 @@ impl Position<'_> {
         self.row.reach >= Some(phase) && open.any(|item| self.is_disruptive(item))
     }
 
-    /// Is nothing done to its version: does it hold no slot, or for maintenance alone?
+    /// Is its version left as it is: is it free of a slot, or in one for maintenance only?
     fn has_its_version(&self) -> bool {
         let maintained = self.update().is_some_and(|mine| mine.maintenance.is_some());
         self.ready_once() && (self.row.slot.is_none() || maintained)

@@ -1,9 +1,10 @@
-//! One machine's way into the swarm, as far as the swarm itself must be asked: a sans-IO machine that says whom to ask
-//! what, and when to give up. It holds no token for longer than it takes to hand it on, and records nothing.
+//! One machine's entry into the swarm, as far as the swarm itself must be asked. This is a sans-IO state machine: it
+//! says which machine to ask what, and when to give up. It holds a token only until it is handed on, and records
+//! nothing.
 //!
-//! The order: the engine of the machine itself (is it in a swarm already?), then through one manager the list of nodes,
-//! the removal of what a reinstalled machine has left behind, the quorum, and the tokens. A manager that cannot answer
-//! is passed over, and the next is asked from the list on.
+//! The order: ask the machine's own engine whether it is in a swarm already. Then, through one manager, list the nodes,
+//! remove what a reinstalled machine left behind, check the quorum, and get the tokens. If a manager cannot answer, the
+//! next one is asked, again from the list on.
 
 use std::collections::BTreeMap;
 
@@ -18,41 +19,43 @@ use muster_proto::{
 
 use super::super::safety::some_names;
 
-/// The agent that waits gives up after 40 s; we do a moment before, and with a better word.
+/// Timeout of an entry, in milliseconds. The waiting agent gives up after 40 s; this ends earlier, with a better
+/// message.
 pub const JOINING_DEADLINE_MS: u64 = 35_000;
-/// One answer. Shorter than a call may take at most, so that there is time for another manager.
+/// Timeout of one answer, in milliseconds. It is shorter than the maximum of a call, which leaves time for another
+/// manager.
 pub const ANSWER_DEADLINE_MS: u64 = 12_000;
 
-/// Entries of dead nodes that are removed while one machine joins once. A manager that lists ever new ones would keep
-/// the record and its journal busy.
+/// Maximum of dead nodes' entries removed in one attempt of a machine. A manager that lists ever more would keep the
+/// record and its journal busy.
 pub const LEFTOVERS_MAX: u32 = 8;
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask this, for at most so long.
+    /// Ask this, with a timeout.
     Ask {
-        /// Whose agent.
+        /// The machine to ask.
         machine: MachineId,
-        /// What.
+        /// The operation.
         op: SwarmOp,
-        /// Milliseconds.
+        /// Timeout in milliseconds.
         patience_ms: u64,
     },
     /// Record what this entry has: it is removed next.
     Record(NodeEntry),
     /// Hand this to the machine.
     Give {
-        /// The way in.
+        /// How the machine enters.
         join: SwarmJoin,
         /// For [`SwarmWay::Join`].
         token: Option<Token>,
     },
-    /// It cannot get in now.
+    /// It cannot enter now.
     Refuse(Refused),
 }
 
-/// What a machine has left behind in the list of its swarm's nodes.
+/// Entry that a machine has left behind in its swarm's list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEntry {
     /// The node.
@@ -70,7 +73,7 @@ pub struct NodeEntry {
 pub struct Token(String);
 
 impl Token {
-    /// The token itself, to be handed on and to nobody else.
+    /// The token itself, to be handed on to the machine only.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.0.into_bytes()
@@ -83,7 +86,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Why a machine cannot get in now. It asks again; nothing was changed but what a dead node has left behind.
+/// Why a machine cannot enter now. It asks again; the only changes so far are removed leftovers of dead nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Its own engine cannot be asked.
@@ -92,20 +95,20 @@ pub enum Refused {
     /// No manager answered.
     #[error("NoManagerReachable: {0}")]
     NoManager(String),
-    /// The managers do not want to.
+    /// The managers refuse.
     #[error("SwarmRefused: {manager}: {failure}")]
     Swarm {
-        /// Who was asked.
+        /// The manager that was asked.
         manager: MachineName,
-        /// What it said.
+        /// Its answer.
         failure: SwarmFailure,
     },
-    /// What its former entry has could not be recorded, so that entry is not removed.
+    /// Recording what its former entry has failed, so that entry stays.
     #[error("NotRecorded: what swarm node {node}, which this machine has left behind, has is not recorded: {why}")]
     Unrecorded {
         /// The node.
         node: SwarmId,
-        /// Why not.
+        /// The cause.
         why: String,
     },
     /// Its hostname has ever more dead nodes.
@@ -117,10 +120,10 @@ pub enum Refused {
     Leftovers {
         /// The hostname.
         hostname: String,
-        /// Who lists them.
+        /// The manager that lists them.
         manager: String,
     },
-    /// Another node has its name.
+    /// Another node has its hostname.
     #[error(
         "HostnameInUse: the swarm has a node {node} with the hostname {hostname} that is not down; if it is this \
          machine before it was installed anew, it goes as soon as the swarm takes it for down"
@@ -131,7 +134,7 @@ pub enum Refused {
         /// The hostname.
         hostname: String,
     },
-    /// A node that has its name is down, and is another machine's.
+    /// A node that has its hostname is down and belongs to another machine.
     #[error(
         "HostnameInUse: {hostname} is the hostname of {owner} too, whose node {node} is down; give one of the two \
          another hostname, or, if {owner} is gone for good, `musterctl remove {owner} --policy forced`"
@@ -141,7 +144,7 @@ pub enum Refused {
         node: SwarmId,
         /// The hostname.
         hostname: String,
-        /// Whose node it is.
+        /// The machine that owns the node.
         owner: MachineName,
     },
     /// One more manager could cost the swarm its majority.
@@ -152,28 +155,28 @@ pub enum Refused {
     Quorum {
         /// Managers that are reachable.
         reachable: usize,
-        /// Managers there are.
+        /// All managers.
         managers: usize,
-        /// Majority of one more.
+        /// Majority with one more manager.
         needed: usize,
-        /// Who is not reachable.
+        /// The unreachable managers.
         missing: String,
     },
 }
 
-/// Where it stands.
+/// Progress of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     Info,
     Nodes,
-    /// What a dead node has is being read.
+    /// What a dead node's entry has is being read.
     Labels(SwarmNode),
-    /// What a dead node has left behind is being removed: what is asked, and what remains to be asked.
+    /// A dead node's entry is being removed. These operations are left.
     Clean(Vec<SwarmOp>),
     Tokens,
 }
 
-/// One machine's way in.
+/// One machine's entry.
 #[derive(Clone, Debug)]
 pub struct Joining {
     machine: MachineId,
@@ -181,22 +184,22 @@ pub struct Joining {
     /// Managers not asked yet; the last is asked next.
     left: Vec<(MachineName, MachineId)>,
     asked: Option<(MachineName, MachineId)>,
-    /// Nodes of other machines: whatever becomes of them is nothing that this one has left behind.
+    /// Nodes of other machines: leftovers exclude them.
     others: BTreeMap<SwarmId, MachineName>,
     stage: Stage,
     info: Option<SwarmInfo>,
     /// Its node, if the managers know it.
     member: Option<SwarmId>,
-    /// Of the managers that are reachable, the leader first.
+    /// Addresses of the reachable managers, the leader first.
     addresses: Vec<String>,
     said: Vec<String>,
-    /// Entries of dead nodes that were removed, or are about to be.
+    /// Number of dead nodes' entries that were removed, or are about to be.
     leftovers: u32,
     until_mono_ms: u64,
 }
 
 impl Joining {
-    /// A machine that is to join, through one of these managers. `others`: nodes that are other machines'.
+    /// Begin the entry of a machine through one of these managers. `others`: nodes of other machines.
     #[must_use]
     pub fn begin(
         machine: MachineId,
@@ -223,7 +226,7 @@ impl Joining {
         (joining, next)
     }
 
-    /// Takes the answer to what was asked last.
+    /// Process the answer to the last question.
     pub fn answered(&mut self, answer: Result<SwarmReply, SwarmFailure>, now_mono_ms: u64) -> Next {
         match answer {
             Err(failure) if self.stage == Stage::Info => Next::Refuse(Refused::Engine(failure)),
@@ -246,7 +249,7 @@ impl Joining {
         self.another(&SwarmFailure { code: SwarmFailureCode::Engine, message }, now_mono_ms)
     }
 
-    /// What the entry of a dead node has is to be recorded before the entry goes.
+    /// Record what the entry of a dead node has before the entry is removed.
     fn read(&mut self, labels: SwarmLabels, now_mono_ms: u64) -> Next {
         let Stage::Labels(SwarmNode { id, hostname, availability, .. }) = self.stage.clone() else {
             return self.another_question(now_mono_ms);
@@ -254,7 +257,7 @@ impl Joining {
         Next::Record(NodeEntry { node: id, hostname, availability, labels })
     }
 
-    /// What the entry has is recorded: it goes.
+    /// What the entry has is recorded, so remove it.
     pub fn recorded(&mut self, now_mono_ms: u64) -> Next {
         let Stage::Labels(SwarmNode { id: node, hostname, manager, .. }) = self.stage.clone() else {
             return self.another_question(now_mono_ms);
@@ -303,7 +306,7 @@ impl Joining {
         }
     }
 
-    /// The list of nodes has come: what this machine has left behind goes first, then the quorum is looked at.
+    /// Process the list of nodes: first remove what this machine has left behind, then check the quorum.
     fn listed(&mut self, nodes: &[SwarmNode], now_mono_ms: u64) -> Next {
         let Some(info) = &self.info else { return self.ask(self.machine, SwarmOp::Info, now_mono_ms) };
         match info.node.clone().filter(|_| info.state != SwarmLocalState::Inactive) {
@@ -355,7 +358,7 @@ impl Joining {
     }
 }
 
-/// The entry that has to go before a machine that is in no swarm may join.
+/// The entry to remove before a machine outside any swarm may join.
 fn newcomer(
     nodes: &[SwarmNode],
     others: &BTreeMap<SwarmId, MachineName>,
@@ -369,8 +372,8 @@ fn newcomer(
     Ok(leftover)
 }
 
-/// The first of the entries that a machine of this hostname has left behind: all of them are down, and nobody else's.
-/// Another that reboots is down too.
+/// The first entry that a machine of this hostname has left behind. All its entries must be down and unowned: another
+/// machine that reboots is down too.
 fn leftover(
     nodes: &[SwarmNode],
     others: &BTreeMap<SwarmId, MachineName>,
@@ -388,15 +391,15 @@ fn leftover(
     Ok(found().next().cloned())
 }
 
-/// Does the swarm keep its majority even if one more manager is counted and never comes up? From one manager to two
-/// there is no such way, and two are never where it ends.
+/// Does the swarm keep its majority if one more manager is counted and never comes up? This is impossible from one
+/// manager to two, so it is allowed: two are only an intermediate step.
 fn quorum(nodes: &[SwarmNode]) -> Result<(), Refused> {
     let managers: Vec<(&SwarmNode, &SwarmManager)> =
         nodes.iter().filter_map(|node| Some((node, node.manager.as_ref()?))).collect();
     let reachable = managers.iter().filter(|(_, manager)| manager.reachable).count();
     let needed = majority(managers.len() + 1);
     let alone = managers.len() == 1 && reachable == 1;
-    // Planted: a manager is added whatever the others are.
+    // Seeded bug: add a manager regardless of the other managers' state.
     if alone || reachable >= needed || planted("join-without-quorum") {
         return Ok(());
     }
@@ -408,7 +411,7 @@ const fn majority(managers: usize) -> usize {
     managers / 2 + 1
 }
 
-/// Where the reachable managers are joined, the leader first.
+/// Addresses for joining the reachable managers, the leader first.
 fn addresses(nodes: &[SwarmNode]) -> Vec<String> {
     let mut managers: Vec<&SwarmManager> =
         nodes.iter().filter_map(|node| node.manager.as_ref()).filter(|manager| manager.reachable).collect();

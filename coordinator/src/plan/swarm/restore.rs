@@ -1,5 +1,5 @@
-//! What a machine's node gets back of what the node of its former identity had: the availability that a drain of ours
-//! took, when it is the same node; labels and availability of the entry, when that was removed.
+//! What a machine's node gets back from the node of its former identity. If it is the same node: the availability that
+//! our drain took. If the entry was removed: its labels and availability.
 
 use muster_proto::model::{Blocked, Reason, SwarmAvailability, SwarmId, SwarmOp};
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What it gets back now: when it is in the swarm, and no update, which asks the swarm for itself, is under way on it.
+/// What it gets back now: once it is in the swarm, and free of an update, which asks the swarm for itself.
 #[must_use]
 pub fn owed(row: &MachineRow) -> Option<&FormerNode> {
     let there = row.swarm.is_some() || row.ready_at.is_some();
@@ -25,7 +25,7 @@ pub fn owed(row: &MachineRow) -> Option<&FormerNode> {
     (former.availability.is_some() || !former.labels.is_empty()).then_some(former)
 }
 
-/// The availability that a node of this id gets back, and the one that it has until then.
+/// The availability that a node of this id gets back, and its availability until then.
 #[must_use]
 pub fn availability_of(former: &FormerNode, id: &SwarmId) -> Option<(SwarmAvailability, SwarmAvailability)> {
     let until = if former.id == *id { SwarmAvailability::Drain } else { SwarmAvailability::Active };
@@ -33,21 +33,21 @@ pub fn availability_of(former: &FormerNode, id: &SwarmId) -> Option<(SwarmAvaila
     Some((wanted, until))
 }
 
-/// Its node, by the word of its swarm-join; without one, by that of its own engine.
+/// Its node according to its swarm-join; otherwise according to its own engine.
 fn node(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<SwarmId> {
     let joined = position.row.swarm.as_ref().map(|member| &member.node_id);
     joined.or_else(|| fresh(survey, look.info.as_ref())?.node.as_ref()).cloned()
 }
 
-/// When a drain that the former identity's update ordered can no more be carried out, monotonic milliseconds: by this
-/// coordinator, or by the one before it, at the last moment.
+/// When a drain ordered by the former identity's update can be carried out no longer, monotonic milliseconds. This
+/// coordinator or its predecessor may have ordered it at the last moment.
 fn settled_at(survey: &Survey<'_>, former: &FormerNode, id: &SwarmId) -> u64 {
     let live = &survey.facts.live;
     let let_go = live.drains_let_go_mono_ms.get(&survey.cluster.name).copied().unwrap_or_default();
     if former.id == *id { let_go.max(live.started_mono_ms).saturating_add(SETTLE_MS) } else { 0 }
 }
 
-/// The next question. None: an answer is waited for, nobody can be asked, or nothing has to be.
+/// The next question. None: an answer is pending, all machines are unreachable, or the work is done.
 #[must_use]
 pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
@@ -70,7 +70,7 @@ pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     due.then(|| set(manager, &id, wanted))
 }
 
-/// Has its node all that it gets back, or something that an operator has given it since?
+/// Does its node have all it gets back, or a value that an operator has set since?
 #[must_use]
 pub fn is_done(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let found = || {
@@ -84,7 +84,7 @@ pub fn is_done(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     found().unwrap_or(false)
 }
 
-/// Why its node is not as its former one was. None: it is, or the machine has other reasons first.
+/// Why its node differs from its former one. None: it is the same, or the machine has other reasons first.
 #[must_use]
 pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     let former = owed(position.row).filter(|_| position.ready_once())?;
@@ -100,7 +100,7 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
     Some(blocked(Reason::SwarmNodeNotRestored, message, "a manager has confirmed it"))
 }
 
-/// The next moment, Unix milliseconds, at which time alone brings a question. None: there is none.
+/// The next time, Unix milliseconds, at which time alone brings a question.
 #[must_use]
 pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     let moments = survey.machines.iter().filter_map(|position| {

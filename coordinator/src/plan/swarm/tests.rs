@@ -1,4 +1,4 @@
-//! The way in, asked and answered.
+//! A machine's entry into the swarm: questions and answers.
 
 use std::collections::BTreeMap;
 
@@ -65,9 +65,9 @@ fn failure(code: SwarmFailureCode) -> SwarmFailure {
     SwarmFailure { code, message: "said so".to_owned() }
 }
 
-/// Runs a machine's way in: each answer is given to what is asked; what was asked, and how it ended.
+/// Run a machine's entry with these answers; return the questions, and how it ended.
 fn run(manager: bool, managers: u128, answers: Vec<Result<SwarmReply, SwarmFailureCode>>) -> (Vec<String>, Next) {
-    // The last node of a swarm of nine is another machine's.
+    // The last node of a swarm of nine belongs to another machine.
     let others = [(swarm_id("n9"), machine(9).0)].into();
     let (mut joining, mut next) = Joining::begin(JOINER, manager, (1..=managers).map(machine).collect(), others, 0);
     let mut asked = Vec::new();
@@ -161,7 +161,7 @@ fn what_a_reinstalled_machine_left_behind_goes_first() {
     assert!(refused.to_string().starts_with("HostnameInUse: me is the hostname of c9 too, whose node n9 is down"));
 }
 
-/// A manager that was broken into lists a new dead node each time it is asked.
+/// A compromised manager lists a new dead node at each question.
 #[test]
 fn endless_dead_nodes_end_the_attempt() {
     let round = || [Ok(nodes("l:c1 D:me")), Ok(SwarmReply::Labels(BTreeMap::new())), Ok(SwarmReply::Done)];

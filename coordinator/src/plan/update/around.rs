@@ -1,5 +1,5 @@
-//! What runs around an update: hooks before anything is requested or disturbed, hooks when every machine is through.
-//! They are items that the update adds to machines' lists; while they are under way nothing else is started there.
+//! Hooks around an update: before anything is requested or disturbed, and after every machine is complete. They are
+//! items that the update adds to machines' lists; while they are under way, all else waits there.
 
 use muster_proto::{
     model::{Blocked, MachineName, Reason, Standing},
@@ -20,7 +20,7 @@ fn succeeded(update: &UpdateRow, stage: ClusterStage) -> bool {
     update.stages.get(&stage).is_some_and(|row| row.succeeded)
 }
 
-/// Is something to be done before this update, or after it?
+/// Does this update add items at this stage?
 #[must_use]
 pub fn has(update: &UpdateRow, stage: ClusterStage) -> bool {
     let at_stage = |added: &Added| match stage {
@@ -30,16 +30,16 @@ pub fn has(update: &UpdateRow, stage: ClusterStage) -> bool {
     update.targets.values().any(|target| target.added.iter().any(at_stage))
 }
 
-/// Has this update hooks before it that are not done?
+/// Are the hooks before this update still open?
 #[must_use]
 pub fn is_before_open(update: &UpdateRow) -> bool {
     has(update, ClusterStage::HooksBefore) && !succeeded(update, ClusterStage::HooksBefore)
 }
 
-/// Is all done that comes before anything is requested or disturbed?
+/// Is everything done that precedes the first request or disturbance?
 ///
 /// # Errors
-/// What is not, and what lets the update go on.
+/// What is still open, and what lets the update go on.
 pub fn before(survey: &Survey<'_>) -> Result<(), Blocked> {
     survey.found.before_update.get_or_init(|| look_before(survey)).clone()
 }
@@ -65,10 +65,10 @@ fn look_before(survey: &Survey<'_>) -> Result<(), Blocked> {
     ))
 }
 
-/// Is every machine there on which something is to be done before the update? If not, it never goes on, paused or not.
+/// Are all machines with work before the update still part of it? Otherwise it can never go on, paused or not.
 ///
 /// # Errors
-/// Who has left.
+/// The machines that have left.
 pub fn nobody_is_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
     survey.found.nobody_is_gone.get_or_init(|| look_for_gone(survey)).clone()
 }
@@ -87,8 +87,8 @@ fn look_for_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
     Err(blocked(Reason::BeforeUpdate, message, format!("`musterctl abort {}`; then start it anew", rollout.name)))
 }
 
-/// Machines on which something was to be done before the update and never will: they are no part of it any more, or
-/// about to leave it (nothing new is started on one that is removed), and it was not done by then.
+/// Machines that left the update, or are about to leave it, before their work ahead of it was done. That stays open: a
+/// machine under removal starts nothing new.
 fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
     let never = |(name, target): &(&MachineName, &Target)| {
         let row = survey.facts.machines.get(*name).filter(|row| row.update.is_some());
@@ -102,13 +102,13 @@ fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
     update.targets.iter().filter(never).map(|(name, _)| name.as_str()).collect()
 }
 
-/// What has yet to be done, in words, of all that is done alone now.
+/// The open work that precedes or follows the update, in words.
 fn open(survey: &Survey<'_>) -> Vec<String> {
     let alone = targets(survey).filter(|position| position.update().is_some_and(|mine| !alone(mine).is_empty()));
     alone.filter(|position| !is_through(survey, position)).map(|position| what_is_open(position)).collect()
 }
 
-/// What is added to a machine's list and done before or after everything else.
+/// Items added to a machine's list that run before or after everything else.
 fn alone(mine: &MachineUpdate) -> Vec<&Added> {
     mine.added.iter().filter(|added| added.is_before() || added.is_after()).collect()
 }
@@ -117,12 +117,12 @@ fn is_done(position: &Position<'_>, added: &Added) -> bool {
     let item = added::find(position.items.unwrap_or_default(), added);
     item.is_some_and(|item| {
         let standing = position.standing(item);
-        // Planted: what failed has had its chance.
+        // Seeded bug: go on after a failed hook.
         standing == Standing::Done || (standing == Standing::Failed && planted("go-on-after-failed-hook"))
     })
 }
 
-/// Is all that was added to this machine's list done, nothing of it running, and will its agent start no more of it?
+/// Are all items added to this machine's list done, with none running and none left to start?
 pub(super) fn is_through(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let Some(mine) = position.update().filter(|mine| mine.only_added) else { return false };
     let running = position.running().next().is_some();
@@ -135,14 +135,14 @@ fn what_is_open(position: &Position<'_>) -> String {
     let name = &position.row.name;
     match open.is_empty() {
         false => format!("{} on {name}", open.join(", ")),
-        // A list that it has not confirmed may yet make it start what was skipped.
+        // Until it confirms its list, it may still start what was skipped.
         true if !position.connected() => format!("{name}, which is not connected, has not confirmed"),
         true => format!("{name} has not confirmed"),
     }
 }
 
-/// Was the update aborted while this machine's hooks were under way? Then its list is empty, and it leaves when nothing
-/// of them runs or can be started any more.
+/// Was the update aborted during this machine's hooks? Then its list is empty, and it leaves once all of them have
+/// ended for good.
 #[must_use]
 pub fn is_called_off(facts: &Facts, row: &MachineRow) -> bool {
     let rollout = row.rollout.as_ref().and_then(|rollout| facts.rollouts.get(rollout));
@@ -150,16 +150,16 @@ pub fn is_called_off(facts: &Facts, row: &MachineRow) -> bool {
     aborted && row.update.as_ref().is_some_and(|mine| mine.only_added)
 }
 
-/// What is to be recorded of one of the two stages next.
+/// The next step to record for one of the two stages.
 pub(super) fn step(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
     if !update.stages.contains_key(&stage) {
-        // A pause holds machines up: when all are through there is nobody left for it.
+        // A pause holds machines back: when all are complete, it has no effect.
         let held = stage == ClusterStage::HooksBefore && update.wish != Wish::Go;
         let may = !held && safety::may_start_hooks(survey).is_ok();
         return may.then_some(ClusterStep::Begin(stage));
     }
     let through = match stage {
-        // Whoever is through with its hooks after the update leaves it.
+        // A machine that has completed its hooks after the update leaves it.
         ClusterStage::HooksAfter => targets(survey).next().is_none(),
         _ => gone(survey, update).is_empty() && open(survey).is_empty(),
     };
@@ -170,15 +170,15 @@ pub(super) fn step(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage)
     (late && update.wish == Wish::Go).then(|| halt(update.kind, survey.spec.update_deadlines.hooks.outcome, stage))
 }
 
-/// When the hooks that are under way have had their time, Unix milliseconds. It starts anew with this coordinator: what
-/// was done while none was there is yet to be reported.
+/// Deadline of the hooks under way, Unix milliseconds. It restarts with this coordinator: work done in the absence of
+/// one has yet to be reported.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> Option<u64> {
     let (_, began_ms) = under_way(update)?;
     let began_ms = began_ms.max(update.resumed_at_ms).max(survey.facts.live.started_wall_ms);
     Some(began_ms.saturating_add(survey.spec.update_deadlines.hooks.after_ms))
 }
 
-/// Which of the two stages is under way, and since when, Unix milliseconds.
+/// The one of the two stages that is under way, and its start, Unix milliseconds.
 fn under_way(update: &UpdateRow) -> Option<(ClusterStage, u64)> {
     let stages = [ClusterStage::HooksBefore, ClusterStage::HooksAfter].into_iter();
     let begun = stages.filter_map(|stage| Some((stage, update.stages.get(&stage)?)));
@@ -187,8 +187,8 @@ fn under_way(update: &UpdateRow) -> Option<(ClusterStage, u64)> {
     begun.filter_map(open).next()
 }
 
-/// The one of the two stages that has had its time, and when it began, Unix milliseconds. The time of a pause that
-/// began before is nobody's fault, and an update that is being aborted waits for none.
+/// The one of the two stages that is past its deadline, and its start, Unix milliseconds. The time of a pause that
+/// began before the deadline is excluded, and an update that is being aborted waits for neither.
 #[must_use]
 pub fn overdue(survey: &Survey<'_>) -> Option<(ClusterStage, u64)> {
     let update = survey.update()?;

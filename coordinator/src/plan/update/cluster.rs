@@ -1,4 +1,4 @@
-//! The update of a cluster as a whole: its request, its locks, its stages, and who has halted it.
+//! The update of a cluster as a whole: its request, its locks, its stages, and its halts.
 
 use muster_proto::{
     model::{Blocked, DeadlineOutcome, MachineType, Reason},
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// What is to be recorded of the cluster as a whole next.
+/// The next step to record for the cluster as a whole.
 pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<ClusterStep> {
     let needs_request = needs_request(survey);
     let succeeded = |stage| update.stages.get(&stage).is_some_and(|row: &StageRow| row.succeeded);
@@ -24,7 +24,7 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
         return targets(survey).next().is_none().then_some(ClusterStep::Close);
     }
     if safety::before_update_done(survey).is_err() {
-        // Nobody is left for whom anything could be done.
+        // All targets have left the update.
         if targets(survey).next().is_none() {
             return Some(ClusterStep::Close);
         }
@@ -64,7 +64,7 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
             return (!update.stages.contains_key(&stage)).then_some(ClusterStep::Begin(stage));
         }
     }
-    // Planted: the update is over when its machines are.
+    // Seeded bug: end the update when its machines are done.
     let after = around::has(update, ClusterStage::HooksAfter) && !planted("skip-hooks-after");
     if after && !succeeded(ClusterStage::HooksAfter) {
         return around::step(survey, update, ClusterStage::HooksAfter);
@@ -72,16 +72,16 @@ pub(super) fn cluster_step(survey: &Survey<'_>, update: &UpdateRow) -> Option<Cl
     Some(ClusterStep::Close)
 }
 
-/// Is the cluster's maintenance for anybody who is still part of the update? Those who were to be disturbed may all
-/// have been revoked or replaced since: then nothing is asked or waited for, and the update comes to its end.
+/// Does a remaining machine of the update need the cluster's maintenance? All machines to be disturbed may have been
+/// revoked or replaced since; then the update ends without a request.
 fn needs_request(survey: &Survey<'_>) -> bool {
     let mut staying = targets(survey).filter(|position| !position.is_let_go());
     staying.any(|position| position.update().is_some_and(|mine| mine.disruptive) || disturbs(survey, position))
 }
 
-/// The cluster's locks, waited for at this stage, have had their time.
+/// The halt, if the wait for the cluster's locks at this stage is past its deadline.
 fn is_late(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
-    // One that has come is heard out.
+    // A controller that has come gets its full time.
     let waited = update.request.and_then(|request| locks::granted(survey, None, &request).err());
     let settles = waited.is_some_and(|blocked| blocked.reason == Reason::LocksSettling);
     let late = survey.now.wall_ms >= deadline_ms(survey, update) && !settles;
@@ -89,8 +89,9 @@ fn is_late(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Opti
     (late && update.wish == Wish::Go).then(|| halt(update.kind, outcome, stage))
 }
 
-/// What becomes of an update at the end of this stage's time: an operator decides, or it was decided beforehand. Never
-/// of maintenance: its end gives machines back that are out of service, and only their operator knows when they may be.
+/// What happens to an update at the deadline of this stage: an operator decides, or it was decided beforehand.
+/// Maintenance is never aborted: its end returns machines that are out of service, and only their operator knows when
+/// that is safe.
 pub(super) const fn halt(kind: UpdateKind, outcome: DeadlineOutcome, stage: ClusterStage) -> ClusterStep {
     match outcome {
         DeadlineOutcome::Fail if !kind.takes_out() => ClusterStep::Abort(stage),
@@ -98,13 +99,13 @@ pub(super) const fn halt(kind: UpdateKind, outcome: DeadlineOutcome, stage: Clus
     }
 }
 
-/// Is some machine not to be disturbed before the cluster's own locks, which are not, are inactive?
+/// Does a machine wait to be disturbed because the cluster's own locks are still active?
 fn waits_for_cluster(survey: &Survey<'_>, update: &UpdateRow) -> bool {
     let held = update.request.is_some_and(|request| locks::granted(survey, None, &request).is_err());
     held && is_ahead(survey)
 }
 
-/// Are the cluster's own locks waited for, and does the deadline of that run?
+/// Are the cluster's own locks awaited, with their deadline running?
 #[must_use]
 pub fn is_cluster_moving(survey: &Survey<'_>) -> bool {
     let Some(update) = survey.update().filter(|update| update.wish == Wish::Go) else { return false };
@@ -116,14 +117,14 @@ pub fn is_cluster_moving(survey: &Survey<'_>) -> bool {
     waits && survey.now.wall_ms < deadline_ms(survey, update).saturating_add(DECISION_MS)
 }
 
-/// Has the update yet to disturb somebody for the first time?
+/// Is the first disturbance of some machine still ahead?
 pub(super) fn is_ahead(survey: &Survey<'_>) -> bool {
     let ahead = |mine: &MachineUpdate| mine.disruptive && !mine.disturbed();
     let waiting = |position: &&Position<'_>| !position.in_maintenance() && !position.is_let_go();
     targets(survey).filter(waiting).any(|position| position.update().is_some_and(ahead))
 }
 
-/// The stage of the cluster itself that has had its time, and when it began, Unix milliseconds. An update that is being
+/// The stage of the cluster itself that is past its deadline, and its start, Unix milliseconds. An update that is being
 /// aborted waits for none.
 #[must_use]
 pub fn overdue_stage(survey: &Survey<'_>) -> Option<(ClusterStage, u64)> {
@@ -135,15 +136,15 @@ pub fn overdue_stage(survey: &Survey<'_>) -> Option<(ClusterStage, u64)> {
     let asked = update.stages.get(&ClusterStage::LocksInactive).filter(|stage| stage.finished_at_ms.is_none());
     match update.request {
         Some(_) => asked.filter(|_| late).map(|stage| (ClusterStage::LocksInactive, stage.started_at_ms)),
-        // Locks of an earlier update have not come back, and nothing may be requested before.
+        // Locks of an earlier update are still inactive, and a new request has to wait for them.
         None => (late && is_ahead(survey) && locks::came_back(survey, None).is_err())
             .then_some((ClusterStage::Requested, rollout.started_at_ms)),
     }
 }
 
-/// When waiting for the cluster's locks ends, Unix milliseconds. Progress of a lock starts it anew, and so does this
-/// coordinator, to which controllers have to come first; where only the word of one that is not there is missing, its
-/// going.
+/// Deadline of the wait for the cluster's locks, Unix milliseconds. Progress of a lock restarts it, and so does a start
+/// of this coordinator, because controllers have to connect first. If only the answer of an absent controller is
+/// missing, its departure restarts it.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
     let begun = survey.rollout.map_or(0, |rollout| rollout.started_at_ms);
     let begun = update.stages.get(&ClusterStage::LocksInactive).map_or(begun, |row| row.started_at_ms);
@@ -153,10 +154,10 @@ pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> u64 {
     begun.max(locks::last_progress_ms(survey, None)).saturating_add(survey.spec.update_deadlines.cluster_locks.after_ms)
 }
 
-/// May machines of this update be disturbed at all: are the cluster's own locks inactive, and does nobody want a halt?
+/// May machines of this update be disturbed at all: are the cluster's own locks inactive, and is the update running?
 ///
 /// # Errors
-/// What is waited for.
+/// What it waits for.
 pub fn is_open(survey: &Survey<'_>) -> Result<(), Blocked> {
     let Some(update) = survey.update() else { return Ok(()) };
     not_halted(survey, update)?;
@@ -166,29 +167,29 @@ pub fn is_open(survey: &Survey<'_>) -> Result<(), Blocked> {
 /// Are the cluster's own locks inactive?
 ///
 /// # Errors
-/// What is waited for.
+/// What it waits for.
 pub(in crate::plan) fn cluster_lets(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
     let Some(request) = &update.request else {
         locks::may_request(survey, None)?;
         return Err(blocked(Reason::Deciding, "the cluster's maintenance is about to be requested", "it is requested"));
     };
-    // Planted: the cluster's own locks are not waited for.
+    // Seeded bug: ignore the cluster's own locks.
     if planted("ignore-cluster-locks") { Ok(()) } else { locks::granted(survey, None, request) }
 }
 
-/// A pause longer than this is warned of, in milliseconds: a cluster between two releases is a risk.
+/// Duration of a pause from which on its operator is warned, in milliseconds: a cluster between two releases is a risk.
 const PAUSE_MS_MAX: u64 = 24 * 3600 * 1000;
 
-/// Has it been paused for so long that its operator is to be warned?
+/// Has it been paused long enough to warn its operator?
 #[must_use]
 pub fn paused_too_long(survey: &Survey<'_>, update: &UpdateRow) -> bool {
     matches!(update.wish, Wish::Pause { since_ms } if survey.now.wall_ms.saturating_sub(since_ms) > PAUSE_MS_MAX)
 }
 
-/// Nobody has paused or aborted it.
+/// Check that it is neither paused nor aborted.
 ///
 /// # Errors
-/// Who has, and what lets it go on.
+/// The halt, and what ends it.
 pub fn not_halted(survey: &Survey<'_>, update: &UpdateRow) -> Result<(), Blocked> {
     let name = survey.rollout.map_or("", |rollout| rollout.name.as_str());
     let kind = update.kind.as_str();

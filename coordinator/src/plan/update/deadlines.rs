@@ -1,4 +1,4 @@
-//! When what machines wait for has had its time, and when time alone changes something.
+//! Deadlines of what machines wait for, and when time alone changes something.
 
 use super::{
     DECISION_MS, around, cluster, drain, stages, targets,
@@ -12,9 +12,9 @@ use crate::{
     },
 };
 
-/// When waiting for locks that are still inactive from the last maintenance ends, Unix milliseconds: so long after
-/// machines may be disturbed at all, after the last sign of these locks, and after another machine's end. None: there
-/// are none, or it does not wait for them.
+/// Deadline of the wait for locks that are still inactive from the last maintenance, Unix milliseconds. It runs from
+/// the last of these: machines may be disturbed at all, such a lock changes, another machine ends. None: it does not
+/// wait for such locks.
 pub(super) fn return_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<u64> {
     let node = Some(&position.row.name);
     let waits = update.wish == Wish::Go && wants_slot(position) && locks::came_back(survey, node).is_err();
@@ -23,14 +23,13 @@ pub(super) fn return_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, positi
     Some(since_ms.saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
 }
 
-/// When waiting for locks that are to be active again ends, Unix milliseconds, if the request is gone since then.
+/// Deadline of the wait for locks to become active again, Unix milliseconds, if the request is gone since then.
 pub(super) fn returned_deadline_ms(survey: &Survey<'_>, update: &UpdateRow, since_ms: u64) -> u64 {
     since_ms.max(update.resumed_at_ms).saturating_add(survey.spec.update_deadlines.locks_returned.after_ms)
 }
 
-/// When waiting for a machine's locks ends, Unix milliseconds. It starts anew when a lock of it moves, when it is to be
-/// removed for good, and when another machine comes to its end ([`stages::others_moved_ms`]). None: never, because the
-/// update is halted.
+/// Deadline of the wait for a machine's locks, Unix milliseconds. It restarts when one of its locks changes, when it is
+/// to be removed for good, and when another machine ends ([`stages::others_moved_ms`]). None: the update is halted.
 pub(super) fn lock_deadline_ms(
     survey: &Survey<'_>,
     update: &UpdateRow,
@@ -45,15 +44,14 @@ pub(super) fn lock_deadline_ms(
     Some(asked_ms.max(progress_ms).saturating_add(survey.spec.update_deadlines.node_locks.after_ms))
 }
 
-/// Had its controllers their time to let it go?
+/// Have its controllers had their time to release it?
 #[must_use]
 pub fn are_locks_late(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let (Some(update), Some(mine)) = (survey.update(), position.update()) else { return false };
     lock_deadline_ms(survey, update, position, mine).is_some_and(|late_at_ms| survey.now.wall_ms >= late_at_ms)
 }
 
-/// Does it wait for the controllers or for the swarm to say go, or to bring its workloads back, and does a deadline of
-/// that run?
+/// Does it wait for the controllers or the swarm to consent, or to bring its workloads back, with a deadline running?
 #[must_use]
 pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     if position.is_let_go() {
@@ -63,8 +61,7 @@ pub fn is_waiting_for_others(survey: &Survey<'_>, position: &Position<'_>) -> bo
     until_ms.is_some_and(|at_ms| at_ms.saturating_add(DECISION_MS) > survey.now.wall_ms)
 }
 
-/// When the wait of this machine for what others have to do is over, Unix milliseconds. None: it does not wait for them,
-/// or no deadline runs.
+/// End of this machine's wait for others, Unix milliseconds. None: such a wait is absent, or unlimited.
 fn wait_until_ms(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
     match Participant::of(survey, position)?.advance() {
         Advance::Wait(wait) => wait.until_ms,
@@ -72,7 +69,7 @@ fn wait_until_ms(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
     }
 }
 
-/// The next moment, Unix milliseconds, at which time alone changes what this update does. None: there is none.
+/// The next time, Unix milliseconds, at which time alone changes what this update does.
 #[must_use]
 pub fn wakes_at_ms(survey: &Survey<'_>) -> Option<u64> {
     let update = survey.update()?;

@@ -1,6 +1,6 @@
-//! The Swarm drain of a worker: its node is drained between its locks and its items, and given back as it was after
-//! them. Level-triggered: decided from what is recorded, and from what the swarm last answered; what has to be asked
-//! next says [`questions`]. A drain is reached when no task of a service runs on the node, and by nothing else.
+//! The Swarm drain of a worker: its node is drained between its locks and its items, and restored after them.
+//! Level-triggered: decided from the record and from the swarm's last answers; [`questions`] says what to ask next. The
+//! only criterion for a completed drain is a node free of service tasks.
 
 mod managers;
 pub mod own;
@@ -31,35 +31,35 @@ use crate::{
     },
 };
 
-/// No control machine is in the swarm, as far as the fleet goes.
+/// Message if all control machines are outside the swarm, as far as the fleet knows.
 pub const NOBODY_TO_ASK: &str = "every control machine is revoked, leaves, or was left out of the swarm";
-/// What the swarm said counts for so long, in milliseconds; then it is asked again.
+/// Validity of the swarm's answers, in milliseconds; then it is asked again.
 pub const FRESH_MS: u64 = 10_000;
-/// A change of a node that was not confirmed may be carried out for so long after it was asked for, in milliseconds: a
-/// connection that stalls is given up after 30 s (`muster_proto::tls`), an agent answers a call within 30 s, and 5 s.
+/// Time after its request in which an unconfirmed change of a node may still be carried out, in milliseconds. A stalled
+/// connection is closed after 30 s (`muster_proto::tls`), an agent answers a call within 30 s, and 5 s.
 pub const SETTLE_MS: u64 = 65_000;
-/// Services named in one sentence; the rest is counted.
+/// Services named in one sentence; the others are counted.
 const SERVICES_SHOWN_MAX: usize = 4;
 
-/// What is wanted of a machine's node now.
+/// The goal for a machine's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// That it is drained.
+    /// It is drained.
     Drained,
-    /// That it is as it was.
+    /// It is as it was before.
     GivenBack,
-    /// Of a manager: that the others are counted.
+    /// Of a manager: the others are counted.
     Counted,
 }
 
-/// Does the cluster use Swarm: is its `lcmType` `swarm` or `mke`, or has a type of machines a `swarm-join`?
+/// Does the cluster use Swarm: is its `lcmType` `swarm` or `mke`, or does a type of machines have a `swarm-join`?
 #[must_use]
 pub fn uses_swarm(survey: &Survey<'_>) -> bool {
     let joins = |items: &Vec<muster_proto::model::StateItem>| items.iter().any(|i| i.runner == RunnerKind::SwarmJoin);
     matches!(survey.spec.lcm_type, LcmType::Swarm | LcmType::Mke) || survey.spec.machine_types.values().any(joins)
 }
 
-/// Is the machine to be drained before it is disturbed? Workers of clusters that use Swarm are.
+/// Must the machine be drained before it is disturbed? True for workers of clusters that use Swarm.
 #[must_use]
 pub fn is_wanted(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let disruptive = position.update().is_some_and(|mine| mine.disruptive);
@@ -67,10 +67,10 @@ pub fn is_wanted(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     disruptive && worker && (position.row.swarm.is_some() || uses_swarm(survey))
 }
 
-/// What is wanted of the machine's node now; None: nothing, or its drain has not begun.
+/// The goal for the machine's node now, if it has one and its drain has begun.
 #[must_use]
 pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
-    // Nodes that the fleet is long done with would be changed.
+    // An outdated store would change nodes that the fleet has long finished with.
     if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
         return None;
     }
@@ -90,7 +90,7 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
         !refused && safety::may_begin(survey, position).is_ok()
     };
     let next = match &mine.maintenance {
-        // Days may have passed: before it leaves for good it is looked at again.
+        // Days may have passed: check again before it leaves for good.
         Some(row) => row.since_ms.is_none() || removal::takes_turn(position),
         None => position.row.reach < Some(top(survey, position)) || position.awaits_permit(),
     };
@@ -103,8 +103,8 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
     })
 }
 
-/// Does the time run that the drain of its node, or the count of the others, may take? While it waits for another
-/// machine's drain it does not: that one has its own.
+/// Does the deadline of its node's drain, or of the count of the others, run? It stands still while another machine's
+/// drain is awaited, which has a deadline of its own.
 #[must_use]
 pub fn is_awaited(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     match aim(survey, position) {
@@ -114,7 +114,7 @@ pub fn is_awaited(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     }
 }
 
-/// What is to be recorded of the drain before anything disruptive may start.
+/// The next step of the drain to record before anything disruptive may start.
 pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
     let mine = position.update().filter(|_| is_wanted(survey, position))?;
     let Some(row) = &mine.drain else { return Some(MachineStep::Drain(DrainStep::Begin)) };
@@ -124,7 +124,7 @@ pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<Machi
         DrainTarget::Absent => return None,
         DrainTarget::Node { .. } if has_left(survey, look) => DrainTarget::Absent,
         DrainTarget::Node { id, .. } if is_another(survey, look, id) => DrainTarget::Unknown,
-        // Somebody else has changed it meanwhile: his word is what it gets back.
+        // It was changed by others meanwhile: it gets back their value.
         DrainTarget::Node { id, was } => {
             let found = node(survey, look)?.as_ref().filter(|found| found.id == *id)?.availability;
             let foreign = found != SwarmAvailability::Drain && found != *was;
@@ -134,7 +134,7 @@ pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<Machi
     Some(MachineStep::Drain(DrainStep::Target(target)))
 }
 
-/// What the machine is in the swarm, if its own engine and a manager agree.
+/// The machine's node in the swarm, if its own engine and a manager agree.
 fn identified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<DrainTarget> {
     let info = fresh(survey, look.info.as_ref())?;
     let Some(id) = &info.node else {
@@ -144,19 +144,19 @@ fn identified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) ->
     if own::foreign(survey, position, id, Some(found)).is_some() {
         return None;
     }
-    // What a drain took from its former identity is what it gets back.
+    // It gets back what a drain took from its former identity.
     let owed = position.row.former_node.as_ref().and_then(|former| swarm::restore::availability_of(former, id));
     let was = owed.filter(|(_, until)| found.availability == *until).map_or(found.availability, |(wanted, _)| wanted);
     Some(DrainTarget::Node { id: id.clone(), was })
 }
 
-/// Does its own engine say that it is in no swarm any more? Then no task runs there, and there is no node to give back.
+/// Does its own engine report that it is out of the swarm? Then it is free of tasks, and there is no node to restore.
 fn has_left(survey: &Survey<'_>, look: &SwarmLook) -> bool {
     let info = fresh(survey, look.info.as_ref());
     info.is_some_and(|info| info.state == SwarmLocalState::Inactive && info.node.is_none())
 }
 
-/// Does its own engine say that it is another node than this? Then it has left the swarm and joined it anew.
+/// Does its own engine report another node than this? Then it has left the swarm and joined it again.
 fn is_another(survey: &Survey<'_>, look: &SwarmLook, id: &SwarmId) -> bool {
     fresh(survey, look.info.as_ref()).and_then(|info| info.node.as_ref()).is_some_and(|own| own != id)
 }
@@ -170,16 +170,16 @@ pub(in crate::plan) fn fresh<'a, T>(survey: &Survey<'_>, seen: Option<&'a Seen<T
     seen.filter(|seen| survey.now.mono_ms.saturating_sub(seen.at_mono_ms) < FRESH_MS).map(|seen| &seen.what)
 }
 
-/// The node as a manager showed it a moment ago; None in it: there is no such node.
+/// The node as a manager showed it a moment ago; None in it: the node does not exist.
 fn node<'a>(survey: &Survey<'_>, look: &'a SwarmLook) -> Option<&'a Option<SwarmNode>> {
     fresh(survey, look.node.as_ref())
 }
 
-/// Rule 4, its Swarm: is the node drained, as far as was seen a moment ago? What keeps it is told from what was said
-/// last, however long ago. Of a manager, which is not drained: are the others a majority?
+/// Rule 4, its Swarm: was the node drained a moment ago? What keeps it is taken from the last answers, however old. A
+/// manager stays undrained; there the question is whether the others are a majority.
 ///
 /// # Errors
-/// Which services still have tasks there, or who does not answer.
+/// The services that still have tasks there, or the machines that have yet to answer.
 pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     is_reached(survey, position).map_err(|why| match why.reason {
         Reason::SwarmDraining => {
@@ -238,7 +238,7 @@ fn is_reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocke
     }
 }
 
-/// The first few services, and how many tasks each has.
+/// The first few services, with the number of tasks of each.
 fn tasks_left(tasks: &BTreeMap<String, u32>) -> String {
     let named = tasks.iter().map(|(service, count)| match count {
         1 => format!("{service}: 1 task"),
@@ -247,7 +247,7 @@ fn tasks_left(tasks: &BTreeMap<String, u32>) -> String {
     list(&named.collect::<Vec<_>>())
 }
 
-/// The first few services, and how many more there are.
+/// The first few services, and the number of the others.
 fn list(services: &[String]) -> String {
     let shown = services.iter().take(SERVICES_SHOWN_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
     match services.len().saturating_sub(SERVICES_SHOWN_MAX) {
@@ -264,8 +264,8 @@ fn unknown_node(position: &Position<'_>, id: &SwarmId) -> Blocked {
     )
 }
 
-/// Why nobody knows yet which node it is, from what was said last, however long ago: the cause is told, not which
-/// question happens to be under way.
+/// Why its node is still unknown, from the last answers, however old: the cause, rather than the question that happens
+/// to be under way.
 fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Blocked {
     if let Some(failure) = position.row.id.and_then(|id| look.failures.get(&id)) {
         let message = format!("Error: its Docker Engine cannot be asked for its Swarm node: {}", failure.what);
@@ -292,13 +292,13 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
             format!("Error: node {id} is {} for the managers, and {} for itself", found.hostname, info.hostname),
             "both say the same",
         ),
-        // Who said so cannot be asked any more.
+        // The manager that said so cannot be asked any more.
         Some(Some(_)) if node(survey, look).is_none() => unanswered(survey, position, look),
         Some(Some(_)) => blocked(Reason::SwarmDraining, "its Swarm node is being looked at", "the swarm has answered"),
     }
 }
 
-/// No manager has said anything a moment ago: one is being asked, or none of them could answer the last time.
+/// The managers' answers are all outdated: one is being asked, or all of them failed to answer the last time.
 pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Blocked {
     let others = questions::controls(survey).filter(|control| control.row.name != position.row.name);
     let said = others.map(|control| match control.row.id.and_then(|id| look.failures.get(&id)) {
@@ -316,7 +316,7 @@ pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, 
     let said = if said.is_empty() { NOBODY_TO_ASK.to_owned() } else { said.join("; ") };
     let message = format!("Error: no manager of the swarm can be asked - {said}");
     let mut clears_when = "one of them answers; it is tried again every few seconds".to_owned();
-    // One that was replaced may be the only one there is, and it is deployed when the update has ended.
+    // A replaced manager may be the only one, and it is deployed after the update.
     let waiting = questions::controls(survey).filter(|control| !control.ready_once());
     let waiting: Vec<&str> = waiting.map(|control| control.row.name.as_str()).collect();
     let goes_on = survey.update().is_some_and(|update| update.wish != Wish::Abort);
@@ -327,9 +327,9 @@ pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, 
     blocked(Reason::SwarmNoManager, message, clears_when)
 }
 
-/// What a node that was so gets back.
+/// The availability that a node gets back if it had this one.
 fn back(was: SwarmAvailability) -> SwarmAvailability {
-    // Planted: a node that an operator had drained is made active.
+    // Seeded bug: activate a node that an operator had drained.
     if planted("activate-operators-drain") { SwarmAvailability::Active } else { was }
 }
 
@@ -347,12 +347,12 @@ fn unsettled_until(survey: &Survey<'_>, look: &SwarmLook, wanted: Option<SwarmAv
     asked.map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS)).filter(|until| *until > survey.now.mono_ms).max()
 }
 
-/// Rule 9, its Swarm: is the node as it was? What was drained before us stays drained, and whatever else somebody has
-/// made of it meanwhile stays too. A change of ours that may still be carried out is waited for, even to the right
+/// Rule 9, its Swarm: is the node as it was? A node that was drained before us stays drained, and changes that others
+/// have made meanwhile stay too. A change of ours that may still be carried out is waited for, even to the right
 /// availability: it would overwrite what an operator sets after the machine is given back.
 ///
 /// # Errors
-/// What is waited for.
+/// What it waits for.
 pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let Some(row) = position.update().and_then(|mine| mine.drain.as_ref()) else { return Ok(()) };
     let DrainTarget::Node { was, .. } = &row.target else { return Ok(()) };
@@ -378,9 +378,9 @@ pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Bl
     }
 }
 
-/// When waiting for the node ends, Unix milliseconds. For its drain that starts anew when a task has gone, when it has
-/// waited for another machine's drain, when another machine comes to its end, and with the coordinator, which has to
-/// look first. None: it is not waited for, or for another's drain, or an operator has halted the update.
+/// Deadline of the wait for the node, Unix milliseconds. For its drain it restarts when a task has gone, after a wait
+/// for another machine's drain, and when another machine ends. It also restarts with the coordinator, which has to look
+/// first. None: the wait is absent, for another machine's drain, or halted by an operator.
 pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<u64> {
     let begun_ms = match aim(survey, position)? {
         Aim::GivenBack => {
@@ -398,7 +398,7 @@ pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Po
     Some(begun_ms.saturating_add(survey.spec.update_deadlines.swarm_drain.after_ms))
 }
 
-/// Was the drain reached in this turn? Later it is looked at again before each permit.
+/// Was the drain completed in this turn? Later it is checked again before each permit.
 #[must_use]
 pub fn was_reached(position: &Position<'_>) -> bool {
     position.row.reach > Some(Phase::Prepare)

@@ -1,4 +1,4 @@
-//! Update groups: workers that go before or after others, and how many of them together.
+//! Update groups: their order among workers, and the number of workers at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +10,20 @@ use crate::plan::{
     survey::{Position, Survey},
 };
 
-/// A worker's update group, as the update was frozen.
+/// A worker's update group, as frozen with the update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group<'a> {
-    /// As machines name it.
+    /// Its name, as machines refer to it.
     pub name: &'a str,
-    /// Its place in the order; equal ones go together.
+    /// Its position in the order; groups with equal ones go together.
     pub index: u32,
-    /// Its machines that may hold a slot at once.
+    /// Maximum of its machines that hold a slot at once.
     pub at_once: usize,
-    /// Does a machine of it reboot because its host says that it needs to?
+    /// Does a machine of it reboot if its host reports that need?
     pub reboots: bool,
 }
 
-/// The group of a machine. Control machines belong to none, and are given the default group's for what it says of
-/// reboots.
+/// The group of a machine. Control machines belong to none, and get the default group for its setting of reboots.
 #[must_use]
 pub fn of<'a>(survey: &Survey<'a>, position: &Position<'a>) -> Group<'a> {
     let named = match position.update() {
@@ -45,12 +44,12 @@ fn workers<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<
     targets(survey).filter(|position| position.row.spec.machine_type == MachineType::Worker)
 }
 
-/// What is asked of all workers by each of them, so found out once.
+/// Answers about all workers that each of them asks for, computed once.
 #[derive(Debug)]
 pub struct Groups {
-    /// Names of workers of earlier groups that are not through, for the machines at each index.
+    /// Names of unfinished workers of earlier groups, for the machines at each index.
     before: BTreeMap<u32, Option<String>>,
-    /// Machines of each group that hold a slot.
+    /// Number of machines of each group that hold a slot.
     used: BTreeMap<String, usize>,
 }
 
@@ -60,7 +59,7 @@ impl Groups {
         for position in workers(survey).filter(|position| position.row.slot.is_some()) {
             *used.entry(of(survey, position).name.to_owned()).or_default() += 1;
         }
-        // Who is put aside stands in nobody's way; nor does one that nobody can reach and that holds nothing.
+        // Deferred machines are out of the way, and so are unreachable ones that hold no slot.
         let aside = |other: &Position<'_>| {
             let unreachable = other.row.slot.is_none() && (other.lost || other.row.revoked);
             unreachable || other.update().is_some_and(|mine| mine.set_aside.is_some())
@@ -82,10 +81,10 @@ impl Groups {
     }
 }
 
-/// Workers of earlier groups that stand before this one, by name; none if there are none.
+/// Names of workers of earlier groups for which this one waits.
 #[must_use]
 pub fn open_before<'s>(survey: &'s Survey<'_>, position: &Position<'_>) -> Option<&'s str> {
-    // Machines go into maintenance in the order in which their operators want it.
+    // Machines go into maintenance in the order of their operators' requests.
     let ordered = position.update().is_some_and(|mine| mine.maintenance.is_none());
     if survey.spec.update_groups.is_empty() || !ordered {
         return None;
@@ -93,7 +92,7 @@ pub fn open_before<'s>(survey: &'s Survey<'_>, position: &Position<'_>) -> Optio
     Groups::found(survey).before.get(&of(survey, position).index)?.as_deref()
 }
 
-/// Machines of a group that hold a slot.
+/// Number of machines of a group that hold a slot.
 #[must_use]
 pub fn slots_used(survey: &Survey<'_>, group: &Group<'_>) -> usize {
     Groups::found(survey).used.get(group.name).copied().unwrap_or_default()

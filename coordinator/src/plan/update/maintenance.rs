@@ -1,6 +1,5 @@
 //! One machine out of service until an operator gives it back. It takes a slot, its request and its drain like a
-//! machine of an update; then no item is run on it, and what it does meanwhile (reboots, silence) is its operator's
-//! affair.
+//! machine of an update. After that it runs no items, and what it does (reboots, silence) is its operator's affair.
 
 use muster_proto::{
     model::{Blocked, Reason},
@@ -17,34 +16,33 @@ use crate::{
     },
 };
 
-/// Machines of the update under way that go out of service, or are.
+/// Machines of the open update that are out of service, or on their way.
 pub fn members<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
     targets(survey).filter(|position| position.update().is_some_and(|mine| mine.maintenance.is_some()))
 }
 
-/// Is everybody who was to be out of service out of service? Then nothing is to be done before an operator wants one
-/// back.
+/// Are all intended machines out of service? Then the work is over until an operator wants one back.
 #[must_use]
 pub fn rests(survey: &Survey<'_>) -> bool {
     let mut members = targets(survey).peekable();
     members.peek().is_some() && members.all(|position| position.in_maintenance() && position.row.removal.is_none())
 }
 
-/// May it go out of service now: rule 4, and nothing runs on it, nor ever will from the list it has?
+/// May it go out of service now: is rule 4 met, has everything ended there, and will its list start nothing more?
 ///
 /// # Errors
-/// What is waited for.
+/// What it waits for.
 pub fn may_enter(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    // While an item runs the swarm is not asked, and what it said grows old by time alone.
+    // While an item runs, the swarm is not asked, so its answer becomes old by time alone.
     nothing_runs(position)?;
     safety::may_disturb(survey, position)?;
     will_run_nothing(survey, position)
 }
 
-/// Does nothing run on it, nor ever will from the list it has?
+/// Has everything ended there, and will its list start nothing more?
 ///
 /// # Errors
-/// What is waited for.
+/// What it waits for.
 pub(super) fn will_run_nothing(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     nothing_runs(position)?;
     if assign::is_accepted(survey.facts, position) {
@@ -53,17 +51,17 @@ pub(super) fn will_run_nothing(survey: &Survey<'_>, position: &Position<'_>) -> 
     Err(blocked(Reason::Deciding, "its agent is told to start nothing more", "its agent has accepted that"))
 }
 
-/// Does no item run on it, as far as is known?
+/// Have all items ended there, as far as is known?
 ///
 /// # Errors
-/// Which one does.
+/// The running item.
 pub fn nothing_runs(position: &Position<'_>) -> Result<(), Blocked> {
-    // There is no withdrawal of a permit: it is used, or the agent says that it is over.
+    // A permit cannot be withdrawn: it is used, or the agent reports that it is over.
     if let Some(item) = position.next_open().filter(|item| position.live_permit(item).is_some()) {
         let message = format!("item {} has leave to start on it", item.name);
         return Err(blocked(Reason::ItemRunning, message, "it has ended, or its leave is over"));
     }
-    // Planted: what runs there may go on.
+    // Seeded bug: let running items go on.
     match position.running().next().filter(|_| !planted("run-in-maintenance")) {
         Some(status) => {
             Err(blocked(Reason::ItemRunning, format!("item {} still runs on it", status.name), "it has ended"))
@@ -72,22 +70,22 @@ pub fn nothing_runs(position: &Position<'_>) -> Result<(), Blocked> {
     }
 }
 
-/// Rule 9: is it given back now? Before it is out of service at once, after that when it is there again.
+/// Rule 9: is it given back now? Before it is out of service this is immediate; after that, once it is there again.
 pub(super) fn gives_back(position: &Position<'_>, mine: &MachineUpdate, row: &MaintenanceRow) -> bool {
     if row.since_ms.is_none() {
-        // Who was taken out of an update to be removed may have begun something harmless there.
+        // A machine that was taken out of an update for its removal may have begun something harmless.
         let told = position.row.assigned.accepted == position.row.assigned.generation;
         let idle = position.row.removal.is_none() || (told && nothing_runs(position).is_ok());
         return idle && (row.leaving || mine.set_aside.is_some());
     }
-    // Planted: workloads come back to a machine that may be in pieces.
+    // Seeded bug: bring workloads back to a machine that may be in pieces.
     let there = (position.connected() && !position.lost) || planted("give-back-unreachable");
     there && is_wanted_back(row)
 }
 
 /// Does an operator want it back?
 pub(super) fn is_wanted_back(row: &MaintenanceRow) -> bool {
-    // Planted: nothing is to be done on it, so it is done.
+    // Seeded bug: give it back at once, because it has no work.
     row.leaving || (row.since_ms.is_some() && planted("leave-by-itself"))
 }
 

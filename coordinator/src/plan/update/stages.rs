@@ -1,4 +1,4 @@
-//! How long the stages of a machine may take, and what then.
+//! Deadlines of a machine's stages, and what happens then.
 
 use muster_proto::{model::DeadlineOutcome, plant::planted};
 
@@ -11,32 +11,32 @@ use crate::{
     },
 };
 
-/// A machine that waits is overtaken when so many times the workers that may be away at once have come to their end
-/// since its request. A controller that grants in the order of requests never lets that come to one.
+/// A waiting machine counts as overtaken after this many times the maximum of concurrent workers have ended since its
+/// request. With a controller that grants in the order of requests, this never happens.
 const OVERTAKEN_WIDTHS: usize = 2;
 
-/// The stage a machine is at, and since when, Unix milliseconds.
+/// The stage that a machine is at, and its start, Unix milliseconds.
 #[must_use]
 pub fn current(row: &MachineRow) -> Option<(Stage, u64)> {
     let under_way = |stage: Stage| row.stages.get(&stage).filter(|row| row.finished_at_ms.is_none());
     Stage::ALL.iter().rev().find_map(|stage| under_way(*stage).map(|row| (*stage, row.started_at_ms)))
 }
 
-/// When the stage a machine is at has had its time, and what then. None: it waits for nothing that could be late, or
-/// its deadline is judged elsewhere (its locks and its drain, which start it anew).
+/// Deadline of a machine's stage, and what happens then. None: its wait is unlimited, or the deadline is kept elsewhere
+/// (that of its locks and of its drain, which restart it).
 fn deadline(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<(Stage, u64, DeadlineOutcome)> {
-    // Who has given its slot back may have left something behind that has not come to its end.
+    // A machine that has given its slot back may have left an unfinished stage behind.
     let held = position.row.slot.is_some();
     let (stage, since_ms) = current(position.row).filter(|(stage, _)| held || *stage <= Stage::PreviousDeployed)?;
     let deadlines = survey.spec.update_deadlines;
     let since_ms = since_ms.max(update.resumed_at_ms);
     let (since_ms, after_ms, outcome) = match stage {
         Stage::PrepareDone => (since_ms, deadlines.prepare.after_ms, deadlines.prepare.outcome),
-        // A cluster of a thousand takes days: it is late only when nobody came to an end for so long.
+        // A cluster of a thousand takes days: it is late only if all machines stayed unfinished for this long.
         Stage::PreviousDeployed => (since_ms.max(update.moved_at_ms), deadlines.turn_ms, DeadlineOutcome::Pause),
         Stage::DeployDone | Stage::ReconfigureDone => (since_ms, deadlines.items.after_ms, deadlines.items.outcome),
         Stage::RebootDone => (since_ms, deadlines.reboot.after_ms, deadlines.reboot.outcome),
-        // It is tried on and on, and keeps its slot: there is nothing else to be done with it.
+        // It is retried until it succeeds, and keeps its slot, which is all that can be done.
         Stage::SwarmUncordoned => (since_ms, deadlines.swarm_drain.after_ms, DeadlineOutcome::Defer),
         Stage::NodeRequested | Stage::LocksInactive | Stage::SwarmDrained | Stage::Upgraded | Stage::RequestRemoved => {
             return None;
@@ -45,10 +45,10 @@ fn deadline(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) ->
     Some((stage, since_ms.saturating_add(after_ms), outcome))
 }
 
-/// When something last happened elsewhere in the update that gives this machine its time anew, Unix milliseconds: one
-/// came to its end, for a controller that grants one at a time is at work all the while. What others do is no reason to
-/// wait for one that is refused (its lock is failed), or that all of them overtake: it would keep its slot, and the
-/// update that much narrower, to the end.
+/// The last event elsewhere in the update that restarts this machine's deadline, Unix milliseconds. It is the end of
+/// another machine, because a controller that grants one at a time is at work all the while. This excludes a machine
+/// that is refused (its lock is failed), and one that all others overtake: it would keep its slot, and so narrow the
+/// update, to the end.
 pub(super) fn others_moved_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> u64 {
     let overtook = position.update().map_or(0, |mine| update.ends.saturating_sub(mine.ends_before));
     let overtaken = overtook as usize >= safety::worker_slots_max(survey).saturating_mul(OVERTAKEN_WIDTHS);
@@ -63,7 +63,7 @@ pub(super) struct Overdue {
 }
 
 impl Overdue {
-    /// The step that records it. `waited`: what the machine waits for now; a pause would hide that.
+    /// The step that records it. `waited`: what the machine waits for now, which a pause would hide.
     pub(super) fn stuck(self, waited: impl FnOnce() -> String) -> MachineStep {
         let Self { stage, outcome } = self;
         let message = if stage == Stage::PreviousDeployed { waited() } else { String::new() };
@@ -71,16 +71,16 @@ impl Overdue {
     }
 }
 
-/// The stage that is past its deadline, which is not recorded yet.
+/// The stage that is past its deadline and has yet to be recorded as such.
 pub(super) fn overdue(Participant { survey, update, position, mine }: Participant<'_, '_>) -> Option<Overdue> {
     let (stage, at_ms, outcome) = deadline(survey, update, position)?;
     let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
     let late = update.wish == Wish::Go && survey.now.wall_ms >= at_ms && mine.set_aside.is_none();
-    // Planted: whatever a stage takes, nobody is told.
+    // Seeded bug: hide late stages.
     (late && !known && !planted("no-stage-deadline")).then_some(Overdue { stage, outcome })
 }
 
-/// The next moments, Unix milliseconds, at which a stage has had its time.
+/// The next deadlines of stages, Unix milliseconds.
 pub(super) fn wakes_at_ms<'s>(survey: &'s Survey<'_>, update: &'s UpdateRow) -> impl Iterator<Item = u64> + 's {
     targets(survey).filter_map(move |position| deadline(survey, update, position).map(|(_, at_ms, _)| at_ms))
 }

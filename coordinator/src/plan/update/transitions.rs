@@ -1,7 +1,59 @@
 //! The transitions of a machine's turn: which step leads from which state to which, and the rule that lets it. The
 //! documents show this list, and debug builds hold every recorded step to it.
 
-use super::turn::TurnState;
+use super::{DrainStep, MachineStep, turn::TurnState};
+
+impl TurnState {
+    /// Its name in the documents.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hooks => "Hooks",
+            Self::Idle => "Idle",
+            Self::Preparing => "Preparing",
+            Self::Prepared => "Prepared",
+            Self::Deferred => "Deferred",
+            Self::Harmless => "Harmless",
+            Self::Requested => "Requested",
+            Self::Draining => "Draining",
+            Self::Entered => "Entered",
+            Self::Disturbed => "Disturbed",
+            Self::Withdrawing => "Withdrawing",
+            Self::Out => "Out",
+            Self::Stopping => "Stopping",
+            Self::GivingBack { .. } => "GivingBack",
+            Self::Returning { .. } => "Returning",
+        }
+    }
+}
+
+impl MachineStep {
+    /// Its name in the documents.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Prepare(_) => "Prepare",
+            Self::Prepared => "Prepared",
+            Self::Stuck { .. } => "Stuck",
+            Self::TakeSlot { .. } => "TakeSlot",
+            Self::Drain(DrainStep::Begin) => "Drain",
+            Self::Drain(DrainStep::Target(_)) => "DrainTarget",
+            Self::Drain(DrainStep::Uncordon { .. }) => "Uncordon",
+            Self::Drain(DrainStep::Uncordoned) => "Uncordoned",
+            Self::Enter(..) => "Enter",
+            Self::Permit { .. } => "Permit",
+            Self::SetAside { .. } => "SetAside",
+            Self::OutOfService => "OutOfService",
+            Self::PauseAll { .. } => "PauseAll",
+            Self::GiveBack { .. } => "GiveBack",
+            Self::Finish => "Finish",
+            Self::FreeSlot => "FreeSlot",
+            Self::Leave => "Leave",
+            Self::LeaveOut => "LeaveOut",
+            Self::IsBack => "IsBack",
+        }
+    }
+}
 
 /// One or several transitions by the same step and rule.
 #[derive(Debug)]

@@ -63,28 +63,6 @@ pub enum TurnState {
 }
 
 impl TurnState {
-    /// Its name in the documents.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Hooks => "Hooks",
-            Self::Idle => "Idle",
-            Self::Preparing => "Preparing",
-            Self::Prepared => "Prepared",
-            Self::Deferred => "Deferred",
-            Self::Harmless => "Harmless",
-            Self::Requested => "Requested",
-            Self::Draining => "Draining",
-            Self::Entered => "Entered",
-            Self::Disturbed => "Disturbed",
-            Self::Withdrawing => "Withdrawing",
-            Self::Out => "Out",
-            Self::Stopping => "Stopping",
-            Self::GivingBack { .. } => "GivingBack",
-            Self::Returning { .. } => "Returning",
-        }
-    }
-
     /// The state of a machine by name. None: it has no part in an update.
     #[must_use]
     pub fn of(facts: &Facts, machine: &MachineName, limits: &Limits, now: Now) -> Option<Self> {

@@ -1,5 +1,5 @@
-//! Rule 1, the swarm's own word: a manager is disturbed only while the others are a majority without it, as one of them
-//! says. That the agent of a control machine is connected says nothing of its Docker Engine.
+//! Rule 1, the swarm's own view: a manager is disturbed only while the others are a majority without it, as one of them
+//! reports. The connection of a control machine's agent proves nothing about its Docker Engine.
 
 use muster_proto::{
     model::{Blocked, MachineType, Reason, Standing, SwarmId, SwarmOp},
@@ -20,20 +20,20 @@ use crate::{
     },
 };
 
-/// Are the other managers counted before this machine is disturbed? It is one by the word of its swarm-join, and nobody
-/// accepts that the control plane may be down. Who is removed has its own count.
+/// Are the other managers counted before this machine is disturbed? True if its swarm-join made it a manager, unless
+/// downtime of the control plane is accepted. A machine under removal has a count of its own.
 pub(super) fn is_asked(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let row = position.row;
     let control = row.spec.machine_type == MachineType::Control && row.removal.is_none();
     let manager = row.swarm.as_ref().is_some_and(|member| member.manager);
     let disruptive = position.update().is_some_and(|mine| mine.disruptive);
     let accepted = survey.update().is_none() || accepts_downtime(survey, position);
-    // Planted: the word of the agents is enough.
+    // Seeded bug: trust the agents alone.
     control && manager && disruptive && !accepted && !planted("ignore-swarm-quorum")
 }
 
-/// Are there enough managers without this one, or can none come any more before its turn has ended? A machine that was
-/// replaced is deployed when the update is over, and what was begun has to come to its end before.
+/// Are there enough managers without this one? In a turn that has begun, also true if no more can come before its end:
+/// a replaced machine is deployed after the update, and a turn has to end before that.
 fn is_enough(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> bool {
     let disturbed = position.update().is_some_and(|mine| mine.disturbed());
     let comes_back = |id: &SwarmId| owner(survey, id).is_some_and(|p| p.ready_once() && !p.row.revoked);
@@ -45,23 +45,23 @@ const fn has_majority(peers: &Peers) -> bool {
     peers.reachable() * 2 > peers.managers + 1
 }
 
-/// Has it yet to be copied with Docker stopped? Its runner does that only while every other manager is reachable, and
-/// once leave was given for it there is no way back.
+/// Is its copy with Docker stopped still open? Its runner makes the copy only while every other manager is reachable,
+/// and a permit for it is final.
 fn copies_consistently(position: &Position<'_>, peers: &Peers) -> bool {
     let in_turn = position.update().is_some_and(|mine| mine.maintenance.is_none());
     let items = position.items.unwrap_or_default();
     let copy = added::find(items, &Added::ConsistentCopy).filter(|_| in_turn);
     let open = copy.is_some_and(|item| position.standing(item) != Standing::Done);
-    // Planted: a majority is enough for it too.
+    // Seeded bug: accept a majority for the copy as well.
     open && peers.managers + 1 >= added::MANAGERS_MIN && !planted("majority-for-copy")
 }
 
-/// The machine that is this node, as far as is known.
+/// The machine that owns this node, as far as is known.
 fn owner<'a, 's>(survey: &'s Survey<'a>, id: &SwarmId) -> Option<&'s Position<'a>> {
     survey.machines.iter().find(|p| p.row.swarm.as_ref().is_some_and(|member| member.node_id == *id))
 }
 
-/// The next question. None: an answer is at hand, or nobody can be asked.
+/// The next question. None: an answer is at hand, or all managers are unreachable.
 pub(super) fn next(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<Question> {
     let of = manager(survey, position)?;
     let seen = look.peers.as_ref().filter(|_| look.manager == Some(of) && fresh(survey, look.peers.as_ref()).is_some());
@@ -70,15 +70,15 @@ pub(super) fn next(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLoo
     due.then(|| question(of, SwarmOp::Nodes))
 }
 
-/// Rule 1, the swarm's own quorum: the others are a majority of all its managers, as one of them said a moment ago; and
-/// all of them are reachable if a consistent copy is yet to be made here.
+/// Rule 1, the swarm's own quorum: the others are a majority of all its managers, as one of them reported a moment ago.
+/// While a consistent copy is open here, all of them are reachable.
 ///
 /// # Errors
-/// How many there are, or that nobody answers.
+/// Their number, or that none of them answers.
 pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
     let nothing = SwarmLook::default();
     let look = look(position).unwrap_or(&nothing);
-    // What was begun has to come to its end; and where nobody can say how many they are there is no majority to lose.
+    // A turn that has begun must end; and if all fail to count the managers, the majority is lost already.
     let disturbed = position.update().is_some_and(|mine| mine.disturbed());
     if disturbed && nobody_can_count(survey, position, look) {
         return Ok(());
@@ -99,8 +99,8 @@ pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(
     fresh(survey, look.peers.as_ref()).map(|_| ()).ok_or_else(being_counted)
 }
 
-/// Is no manager connected that could count, or could none of them when they were asked one after another just now? An
-/// older failure says nothing: the swarm may have its majority back.
+/// Are all managers that could count disconnected, or did they all fail when they were asked in turn just now? An older
+/// failure proves nothing: the swarm may have its majority back.
 fn nobody_can_count(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> bool {
     let others = controls(survey).filter(|control| control.row.name != position.row.name);
     let connected: Vec<_> = others.filter(|control| control.connected()).collect();
@@ -112,7 +112,7 @@ fn nobody_can_count(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLo
     newest.is_none_or(|newest| newest < FRESH_MS) && failed.iter().all(|at| ago(at) < round_ms)
 }
 
-/// Why they are not enough, and what helps.
+/// Why the others are too few, and the remedy.
 fn too_few(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> Blocked {
     let name = &position.row.name;
     let look_there = "`docker node ls` on a manager; is their Docker Engine up?";
@@ -137,7 +137,7 @@ fn too_few(survey: &Survey<'_>, position: &Position<'_>, peers: &Peers) -> Block
     blocked(Reason::Quorum, message, format!("enough of them are reachable ({look_there})"))
 }
 
-/// How somebody accepts that the control plane is down for a while.
+/// How an operator accepts that the control plane is down for a while.
 fn accept(survey: &Survey<'_>) -> String {
     let rollout = survey.rollout.map_or("", |rollout| rollout.name.as_str());
     let again = match survey.update().map(|update| update.kind) {

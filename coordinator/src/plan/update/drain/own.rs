@@ -1,5 +1,5 @@
-//! Whose a Swarm node is. Which node its engine is, a machine's own agent says, and an agent may lie: nothing is done
-//! to a node for the sake of a machine whose it cannot be.
+//! Ownership of Swarm nodes. A machine's own agent reports which node its engine is, and an agent may lie: a node is
+//! changed only for a machine that can own it.
 
 use muster_proto::model::{Blocked, MachineType, Reason, SwarmId, SwarmNode};
 
@@ -11,14 +11,14 @@ use crate::{
     },
 };
 
-/// Whose node this is by the word of another machine's swarm-join. Who was revoked has none any more.
+/// The other machine that owns this node according to its swarm-join. A revoked machine owns none.
 pub fn owner<'a>(facts: &'a Facts, but: &MachineRow, id: &SwarmId) -> Option<&'a MachineRow> {
     let others = facts.machines.values().filter(|row| row.name != but.name && !row.revoked);
     others.map(AsRef::as_ref).find(|row| row.swarm.as_ref().is_some_and(|member| member.node_id == *id))
 }
 
-/// Why this node, as its managers show it if they did, cannot be the machine's: it is another's, or a manager, and the
-/// machine is a worker.
+/// Why this node cannot be the machine's: another machine owns it, or it is a manager and the machine is a worker.
+/// `found`: the node as its managers show it, if they did.
 pub(in crate::plan) fn foreign(
     survey: &Survey<'_>,
     position: &Position<'_>,

@@ -1,4 +1,4 @@
-//! What has to be asked of the swarm next for a machine's drain, and of whom: one question at a time for each machine.
+//! The next questions to the swarm about machines' drains, and their addressees: one at a time per machine.
 
 use muster_proto::{
     model::{MachineId, MachineName, MachineType, SwarmAvailability, SwarmId, SwarmNode, SwarmOp},
@@ -15,26 +15,26 @@ use crate::{
     },
 };
 
-/// The tasks of a node that is being drained are looked at so often, in milliseconds.
+/// Interval between two checks of the tasks of a node that is being drained, in milliseconds.
 pub(in crate::plan) const LOOK_EVERY_MS: u64 = 2_000;
-/// Who could not answer is asked again after so long, in milliseconds.
+/// Delay before a machine that could not answer is asked again, in milliseconds.
 pub(in crate::plan) const RETRY_MS: u64 = 5_000;
-/// So long an answer may take, in milliseconds; there may be another manager to ask.
+/// Timeout of an answer, in milliseconds; there may be another manager to ask.
 pub(super) const ANSWER_MS: u64 = 12_000;
 
-/// Something to be asked.
+/// A question to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Of whose agent.
+    /// The machine of the agent.
     pub agent: MachineId,
-    /// What.
+    /// The operation.
     pub op: SwarmOp,
-    /// Without an answer for so long the question counts as failed, in milliseconds.
+    /// Timeout after which the question counts as failed, in milliseconds.
     pub patience_ms: u64,
 }
 
-/// The next questions, by the machine that each is about. One drain is ordered at a time: what it takes away has to be
-/// seen before the next.
+/// The next questions, by the machine that each is about. Only one drain is ordered at a time: what it takes away has
+/// to be seen before the next.
 #[must_use]
 pub fn all<'a>(survey: &Survey<'a>) -> Vec<(&'a MachineName, Question)> {
     let drains = |question: &Question| {
@@ -47,7 +47,7 @@ pub fn all<'a>(survey: &Survey<'a>) -> Vec<(&'a MachineName, Question)> {
     questions.map(|(position, question)| (&position.row.name, question)).collect()
 }
 
-/// The next question; None: an answer is waited for, or nobody can be asked, or nothing has to be.
+/// The next question. None: an answer is pending, all machines to ask are unreachable, or the work is done.
 fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     let aim = aim(survey, position)?;
     let look = look(position).filter(|look| look.asked.is_none())?;
@@ -67,7 +67,7 @@ fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
     }
 }
 
-/// Its own engine says which node it is, a manager how that is.
+/// Ask its own engine which node it is, and a manager how that node is.
 fn identify(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<Question> {
     let Some(info) = fresh(survey, look.info.as_ref()) else { return own_engine(survey, position, look) };
     info.node.as_ref()?;
@@ -77,8 +77,8 @@ fn identify(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> O
     }
 }
 
-/// Its own engine, when it has not been asked a moment ago. Without a manager it is the only one to know whether there
-/// still is a swarm.
+/// Ask its own engine, unless it was asked a moment ago. If all managers are unreachable, only this engine knows
+/// whether the swarm still exists.
 pub(in crate::plan) fn own_engine(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<Question> {
     let own = position.row.id.filter(|id| position.connected() && may_ask(survey, look, *id))?;
     fresh(survey, look.info.as_ref()).is_none().then(|| question(own, SwarmOp::Info))
@@ -87,7 +87,7 @@ pub(in crate::plan) fn own_engine(survey: &Survey<'_>, position: &Position<'_>, 
 fn drain(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook, id: &SwarmId) -> Option<Question> {
     let Some(manager) = manager(survey, position) else { return own_engine(survey, position, look) };
     let Some(known) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
-    // It may have joined anew, as another node.
+    // It may have joined again, as another node.
     let Some(known) = known else { return own_engine(survey, position, look) };
     let old = |at_mono_ms: u64| survey.now.mono_ms.saturating_sub(at_mono_ms) >= LOOK_EVERY_MS;
     if known.availability != SwarmAvailability::Drain {
@@ -120,7 +120,7 @@ fn give_back(
     ours.then(|| set(manager, id, was))
 }
 
-/// The node as a manager who can be asked again showed it a moment ago.
+/// The node as shown a moment ago by a manager that can be asked again.
 pub(in crate::plan) fn known<'a>(
     survey: &Survey<'_>,
     position: &Position<'_>,
@@ -133,7 +133,7 @@ pub(in crate::plan) const fn question(agent: MachineId, op: SwarmOp) -> Question
     Question { agent, op, patience_ms: ANSWER_MS }
 }
 
-/// A change of the node. No other question follows before it can no more be carried out.
+/// A change of the node. The next question waits until the change is certain to be over.
 pub(in crate::plan) fn set(agent: MachineId, id: &SwarmId, availability: SwarmAvailability) -> Question {
     let op = SwarmOp::SetAvailability { node: id.clone(), availability };
     Question { agent, op, patience_ms: SETTLE_MS }
@@ -143,8 +143,8 @@ pub(in crate::plan) fn may_ask(survey: &Survey<'_>, look: &SwarmLook, id: Machin
     look.failures.get(&id).is_none_or(|failure| survey.now.mono_ms.saturating_sub(failure.at_mono_ms) >= RETRY_MS)
 }
 
-/// The control machines that may know of the machine's node: not those that an operator left out of the swarm, nor one
-/// that leaves it.
+/// The control machines that may know the machine's node. This excludes those that an operator left out of the swarm,
+/// and one that leaves it.
 pub(super) fn controls<'a>(survey: &'a Survey<'a>) -> impl Iterator<Item = &'a Position<'a>> {
     let counts = |control: &&Position<'_>| {
         !control.row.revoked && !control.row.departs() && swarm::counts(survey.facts, control.row)
@@ -152,12 +152,12 @@ pub(super) fn controls<'a>(survey: &'a Survey<'a>) -> impl Iterator<Item = &'a P
     survey.of_type(MachineType::Control).filter(counts)
 }
 
-/// The control machine that is asked about this machine's node: the one that was, or the first that can be; those that
-/// could not answer come last, in turn.
+/// The control machine to ask about this machine's node: the last one, or the first that is available. Those that
+/// failed to answer come last, in turn.
 #[must_use]
 pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId> {
     let look = look(position)?;
-    // Of itself it knows least when it leaves.
+    // About itself it knows least when it leaves.
     let others = controls(survey).filter(|control| control.row.name != position.row.name);
     let controls = others.filter(|control| control.connected());
     let usable: Vec<MachineId> =
@@ -166,8 +166,8 @@ pub fn manager(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineId
     look.manager.filter(|id| usable.contains(id)).or_else(|| usable.iter().min_by_key(failed_at).copied())
 }
 
-/// When time alone brings the next question or another reason, monotonic milliseconds. While a question is open, too:
-/// what is waited for besides its answer may be over before the answer comes.
+/// When time alone brings the next question or another reason, monotonic milliseconds. This includes the time of an
+/// open question, because another wait may end before its answer.
 #[must_use]
 pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
     let aim = aim(survey, position)?;

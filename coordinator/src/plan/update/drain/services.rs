@@ -1,5 +1,5 @@
-//! What the drain of a worker's node may take from replicated services: of the nodes with tasks of one service, one at
-//! a time loses them. So a service runs one task fewer than it wants, or as many fewer as it has on one node.
+//! What the drain of a worker's node may take from replicated services: one at a time of the nodes with tasks of a
+//! service loses them. So a service lacks one of the tasks that it wants, or as many as it has on one node.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,18 @@ use crate::{
     },
 };
 
-/// Services by their names.
+/// Services by name.
 pub(super) type Services = BTreeMap<String, SwarmService>;
 
-/// Rule 4, its services: may the drain of this machine's node be ordered? Every replicated service with tasks there
-/// runs as many as it wants, as a manager counted a moment ago, and whatever other drains take away had been counted as
-/// missing by then.
+/// Rule 4, its services: may the drain of this machine's node be ordered? Every replicated service with tasks there ran
+/// as many as it wants when a manager counted a moment ago. By then, the count included as missing what other drains
+/// take away.
 ///
 /// # Errors
-/// Which services run too few, whose drain takes tasks of theirs away, or that nobody has counted them yet.
+/// The services that run too few, the machine with a drain that takes their tasks away, or that they are still
+/// uncounted.
 pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    // Planted: a node is drained whatever its services have lost.
+    // Seeded bug: drain a node although its services lack tasks.
     if planted("drain-degraded-service") {
         return Ok(());
     }
@@ -70,8 +71,8 @@ pub(super) fn spared(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
     if overtaken || fresh(survey, Some(counted)).is_none() { Err(uncounted()) } else { Ok(()) }
 }
 
-/// Another machine whose drain is under way and takes tasks of these services away, which a manager may not count as
-/// missing yet. From its order until its tasks are looked at it may take from any.
+/// Another machine with a drain under way that takes tasks of these services, perhaps before a manager counts them as
+/// missing. From the order until its tasks are checked, the drain may take them from any service.
 pub(super) fn under_way<'s, 'a>(
     survey: &'s Survey<'a>,
     position: &Position<'_>,
@@ -82,20 +83,20 @@ pub(super) fn under_way<'s, 'a>(
         let leaving = || {
             let here = match &look.tasks {
                 Some(seen) => seen.what.keys().any(|name| services.contains_key(name)),
-                // Ordered, and not looked at since: the swarm may take away whatever is there by now.
+                // Ordered, and unchecked since: the swarm may take away any task that is there by now.
                 None => look.ordered,
             };
             let takes = node(survey, look)
                 .is_none_or(|found| found.as_ref().is_none_or(|found| found.availability == SwarmAvailability::Drain));
-            // One that is given back before all has left goes on losing tasks until it is.
+            // A node that is restored before its drain is complete goes on losing tasks until then.
             here && takes && aim(survey, other).is_some()
         };
         may_begin_until(survey, other, look).is_some_and(|until| until > survey.now.mono_ms) || leaving()
     })
 }
 
-/// Does it wait for what the drain of another machine takes from its services? Not for that of one that is out of
-/// service: nobody knows how long that stays away.
+/// Does it wait for what another machine's drain takes from its services? A machine out of service does not count: the
+/// length of its absence is unknown.
 pub(super) fn waits_for_another(survey: &Survey<'_>, position: &Position<'_>) -> bool {
     let waits = look(position).filter(|look| !is_drained(look)).and_then(|look| look.services.as_ref());
     let Some(counted) = waits else { return false };
@@ -109,29 +110,29 @@ pub(super) fn waits_for_another(survey: &Survey<'_>, position: &Position<'_>) ->
     taken || (!missing.is_empty() && others(survey, position).any(takes))
 }
 
-/// Is its node drained, or was that ordered?
+/// Is its node drained, or is a drain ordered?
 fn is_drained(look: &SwarmLook) -> bool {
     let found = look.node.as_ref().and_then(|seen| seen.what.as_ref());
     look.ordered || found.is_some_and(|found| found.availability == SwarmAvailability::Drain)
 }
 
-/// Has what this other machine lost changed since these services were counted?
+/// Have the losses of this other machine changed since these services were counted?
 fn has_overtaken(counted: &Seen<Services>, other: &Position<'_>) -> bool {
     look(other).is_some_and(|look| {
         look.moved_mono_ms.is_some_and(|at_mono_ms| at_mono_ms >= counted.at_mono_ms) && shares(&counted.what, look)
     })
 }
 
-/// Has the other node tasks of one of these services, or had when it was drained? Of one drained before the
-/// coordinator's start nobody knows.
+/// Does the other node have tasks of one of these services, or did it when it was drained? True if it was drained
+/// before the coordinator's start, because that is unknown.
 fn shares(services: &Services, other: &SwarmLook) -> bool {
     let Some(counted) = &other.services else { return true };
     counted.what.keys().chain(&other.losing).any(|name| services.contains_key(name))
 }
 
-/// Until when a drain may begin that was ordered and not confirmed, by this coordinator or by the one before it at the
-/// last moment; or may take away what is not counted as missing yet, because its tasks are not looked at any more: its
-/// locks were taken back in its middle. Monotonic milliseconds.
+/// Until when the effect of another drain is uncertain, monotonic milliseconds. It may still begin if its order is
+/// unconfirmed, by this coordinator or by its predecessor at the last moment. It may take uncounted tasks if its locks
+/// were withdrawn in the middle, because that ends the checks of its tasks.
 fn may_begin_until(survey: &Survey<'_>, other: &Position<'_>, look: &SwarmLook) -> Option<u64> {
     other.update()?.drain.as_ref().filter(|row| matches!(row.target, DrainTarget::Node { .. }))?;
     let ordered = look.unsettled.values().filter(|seen| seen.what == SwarmAvailability::Drain);
@@ -145,22 +146,22 @@ fn may_begin_until(survey: &Survey<'_>, other: &Position<'_>, look: &SwarmLook) 
     asked.max().map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS))
 }
 
-/// Until when nobody knows what is taken away by the drain of a machine that was shut out in its middle, monotonic
-/// milliseconds: it may have been ordered at the last moment, and nobody looks at its tasks any more.
+/// Until when the losses by the drain of a machine revoked in the middle are unknown, monotonic milliseconds. The drain
+/// may have been ordered at the last moment, and the checks of its tasks have ended.
 fn let_go_until(survey: &Survey<'_>) -> Option<u64> {
-    // Planted: who is shut out takes nothing with him.
+    // Seeded bug: forget the drain of a revoked machine.
     let let_go = survey.facts.live.drains_let_go_mono_ms.get(&survey.cluster.name);
     let let_go = let_go.filter(|_| !planted("forget-drain-of-revoked"));
     let_go.map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS)).filter(|until| *until > survey.now.mono_ms)
 }
 
-/// When what other drains may yet do is over, monotonic milliseconds.
+/// When possible effects of other drains are over, monotonic milliseconds.
 pub(super) fn clears_at(survey: &Survey<'_>, position: &Position<'_>) -> impl Iterator<Item = u64> {
     let ordered = others(survey, position).filter_map(|other| may_begin_until(survey, other, look(other)?));
     ordered.chain(let_go_until(survey))
 }
 
-/// Also those that have come to their end: what they lost may not be counted yet.
+/// All other machines, including those that have ended: what they lost may still be uncounted.
 fn others<'s, 'a>(survey: &'s Survey<'a>, position: &Position<'_>) -> impl Iterator<Item = &'s Position<'a>> {
     survey.machines.iter().filter(|other| other.row.name != position.row.name)
 }
