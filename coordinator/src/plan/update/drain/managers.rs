@@ -99,17 +99,29 @@ pub(super) fn majority(survey: &Survey<'_>, position: &Position<'_>) -> Result<(
     fresh(survey, look.peers.as_ref()).map(|_| ()).ok_or_else(being_counted)
 }
 
-/// Are all managers that could count disconnected, or did they all fail when they were asked in turn just now? An older
-/// failure proves nothing: the swarm may have its majority back.
+/// Are all managers that could count disconnected, or did they all fail when they were asked in turn just now?
 fn nobody_can_count(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> bool {
+    let failed = failures_of_others(survey, position, look);
+    failed.is_some_and(|failed| failed.is_empty() || failed_until(&failed).is_some_and(|at| at > survey.now.mono_ms))
+}
+
+/// When failures of all other managers no longer prove that none of them can count, monotonic milliseconds. None: one of
+/// them has not failed, or none is connected.
+pub(super) fn wakes_at(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<u64> {
+    failed_until(&failures_of_others(survey, position, look)?)
+}
+
+/// The last failure of each other manager that is connected, monotonic milliseconds. None: one of them has not failed.
+fn failures_of_others(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<Vec<u64>> {
     let others = controls(survey).filter(|control| control.row.name != position.row.name);
-    let connected: Vec<_> = others.filter(|control| control.connected()).collect();
-    let failed = connected.iter().map(|control| Some(look.failures.get(&control.row.id?)?.at_mono_ms));
-    let Some(failed) = failed.collect::<Option<Vec<u64>>>() else { return false };
-    let ago = |at_mono_ms: &u64| survey.now.mono_ms.saturating_sub(*at_mono_ms);
+    let connected = others.filter(|control| control.connected());
+    connected.map(|control| Some(look.failures.get(&control.row.id?)?.at_mono_ms)).collect()
+}
+
+/// How long these failures count together, monotonic milliseconds: the swarm may have its majority back after that.
+fn failed_until(failed: &[u64]) -> Option<u64> {
     let round_ms = failed.iter().fold(FRESH_MS, |sum_ms, _| sum_ms.saturating_add(ANSWER_MS));
-    let newest = failed.iter().map(ago).min();
-    newest.is_none_or(|newest| newest < FRESH_MS) && failed.iter().all(|at| ago(at) < round_ms)
+    Some(failed.iter().min()?.saturating_add(round_ms).min(failed.iter().max()?.saturating_add(FRESH_MS)))
 }
 
 /// Why the others are too few, and the remedy.

@@ -177,7 +177,8 @@ pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
     if aim == Aim::Counted {
         let peers = look.peers.iter();
         let peers = peers.flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
-        return failures.chain(peers).filter(|at| *at > survey.now.mono_ms).min();
+        let unknown = managers::wakes_at(survey, position, look);
+        return failures.chain(peers).chain(unknown).filter(|at| *at > survey.now.mono_ms).min();
     }
     let row = position.update()?.drain.as_ref()?;
     let harmless = match (&row.target, aim) {
