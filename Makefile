@@ -75,8 +75,8 @@ test-tools:
 	@tests/set-up
 
 # The fleets of nodes take longest, and wait more than they work. So what they need is made first; tests are compiled and
-# run beside them, and then programs with planted bugs. Without a Docker Engine: no nodes.
-test: test-tools ## What every change is checked with: tests, simulator, planted bugs, packages, systemd nodes
+# run beside them, and then programs with seeded bugs. Without a Docker Engine: no nodes.
+test: test-tools ## What every change is checked with: tests, simulator, seeded bugs, packages, systemd nodes
 	@rm -rf $(SAID)
 	@docker=$$(docker info >/dev/null 2>&1 && echo yes); set -e; \
 	$(MAKE) --jobs=4 BEFORE_TESTS="packages $${docker:+compile-nodes}" BEFORE_PLANTS=compile-tests \
@@ -93,7 +93,7 @@ test-programs: compile-tests | $(SAID) ## Unit and end-to-end tests, and the sim
 	@echo "simulator: half of the seeds begin at MUSTER_SIM_START=$(MUSTER_SIM_START)"
 	$(STATIC) $(RUN_TESTS) $(RELEASE) $(call said,tests)
 
-test-plants: | $(SAID) $(BEFORE_PLANTS) ## Does the simulator find each planted bug?
+test-plants: | $(SAID) $(BEFORE_PLANTS) ## Does the simulator find each seeded bug?
 	nice env $(STATIC) $(RUN_TESTS) $(PLANTS) $(call said,plants)
 
 test-packages: packages | $(SAID) ## What the packages hold (needs lintian and rpm)

@@ -24,7 +24,7 @@ use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 use muster_proto::{
     convert::as_line,
     model::{AckProof, Assignment, AuthCode, Epoch, MachineName, Now, Reason, Seq, SwarmCall},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 pub use accept::{Refusal, RefusalCode};
@@ -263,7 +263,7 @@ impl Core {
 
     fn traces_found(&mut self, attempts: &[AttemptKey], mark: Option<&Mark>) {
         // Seeded bug: ignore the evidence beside the ledger.
-        if planted("agent-trust-old-ledger") {
+        if seeded_bug("agent-trust-old-ledger") {
             return;
         }
         let further = mark.is_some_and(|mark| mark.is_ahead_of(&self.ledger)).then_some(BEHIND_MARK);
@@ -295,7 +295,7 @@ impl Core {
 
     fn saw(&mut self, epoch: Epoch, code: AuthCode, step: &mut Step) {
         // Seeded bug: a crash loses the fence against older coordinators.
-        if epoch > self.ledger.epoch && !planted("agent-forget-epoch") {
+        if epoch > self.ledger.epoch && !seeded_bug("agent-forget-epoch") {
             self.record(Record::EpochSeen(epoch, code), step);
         }
     }
@@ -352,7 +352,7 @@ impl Core {
 
     fn inspected(&mut self, key: &AttemptKey, found: Found, now: Now, step: &mut Step) {
         // Seeded bug: start a lost attempt once more under the same number.
-        let restart = planted("agent-restart-lost") && found == Found::Lost;
+        let restart = seeded_bug("agent-restart-lost") && found == Found::Lost;
         match self.ledger.running().filter(|slot| slot.key() == *key) {
             None => {}
             Some(slot)
@@ -399,11 +399,11 @@ impl Step {
         let record = (!self.records.is_empty()).then_some(Effect::Record(self.records));
         let sends = self.sends.into_iter().map(Effect::Send);
         // Seeded bug: start the process before its start is durable.
-        if planted("agent-start-before-record") {
+        if seeded_bug("agent-start-before-record") {
             return self.acts.into_iter().chain(record).chain(sends).collect();
         }
         // Seeded bug: send an event that a crash can still undo.
-        if planted("agent-send-before-record") {
+        if seeded_bug("agent-send-before-record") {
             return sends.chain(record).chain(self.acts).collect();
         }
         record.into_iter().chain(sends).chain(self.acts).collect()

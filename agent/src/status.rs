@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use muster_proto::{
     address::Addresses,
-    model::{ItemState, ItemStatus, Standing},
+    model::{ItemProgress, ItemState, ItemStatus},
 };
 use serde::Serialize;
 
@@ -195,7 +195,7 @@ impl LedgerStatus {
         let mut items: Vec<ItemRow> = assigned
             .map(|item| {
                 let status = state.slots.get(&item.name).map(|slot| &*slot.status);
-                let fresh = item.standing(status) == Standing::Due { attempt: 1 };
+                let fresh = item.standing(status) == ItemProgress::Due { attempt: 1 };
                 let row = status.filter(|_| !fresh).map(ItemRow::of);
                 let waiting = ItemRow {
                     name: item.name.to_string(),

@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{
     config::StateDir,
-    core::{Input, Request as Wish},
+    core::{Input, Request as DesiredState},
     engine::EngineHandle,
     pki::{Ca, PERSON_LIFETIME, Peer, Role},
     setup::{Credentials, Issued, LOCAL_ACTOR},
@@ -257,7 +257,8 @@ impl Admin {
                 write_line(&mut write, &answer).await
             }
             Request::SetAddress(addresses) => {
-                let set = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: Wish::SetAddress(addresses) };
+                let set =
+                    Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: DesiredState::SetAddress(addresses) };
                 let set = self.engine.submit(set).await;
                 let answer = set.map_or_else(|error| Answer::Error(with_sources(&error)), |_| Answer::Done);
                 write_line(&mut write, &answer).await
@@ -282,7 +283,7 @@ impl Admin {
         let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
         let (credentials, row) = Credentials::issue(&self.ca, &facts.meta.address, (&peer, lifetime), known, now_ms)
             .map_err(|error| with_sources(&error))?;
-        let record = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: Wish::RecordCredentials(row) };
+        let record = Input::Operator { actor: LOCAL_ACTOR.to_owned(), request: DesiredState::RecordCredentials(row) };
         self.engine.submit(record).await.map_err(|error| with_sources(&error))?;
         tracing::info!(%peer, "credentials issued");
         Ok(Issued::new(credentials, &peer, &facts))

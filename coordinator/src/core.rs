@@ -12,18 +12,18 @@ mod decide;
 mod delete;
 mod deploy;
 mod enroll;
+mod event_validation;
 mod evidence;
 mod io;
 mod maintenance;
 mod operators;
+mod quota;
 mod rerun;
 mod secrets;
-mod share;
 mod swarm;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tokens;
-mod transition;
 pub mod update;
 mod verdicts;
 
@@ -34,22 +34,22 @@ use std::{
 
 use muster_proto::{
     model::{ClusterName, Epoch, Now},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 pub use answer::{Refusal, Reply};
 pub use credentials::Renewal;
 pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
-pub use maintenance::{LockRelease, Word};
+pub use maintenance::{LockCommand, LockRelease};
 
 use crate::{
-    facts::{AuditObject, AuditRow, Draft, Facts, MachineRow, RowError},
+    facts::{AuditObject, AuditRow, Facts, MachineRow, RowError, Transaction},
     plan::{
         Limits, items,
         reboot::missed_at,
         removal,
         safety::SPREAD_MS,
-        survey::Survey,
+        snapshot::ClusterSnapshot,
         swarm as plan_swarm,
         update::{self as plan_update, drain::SETTLE_MS},
     },
@@ -91,7 +91,7 @@ impl Step {
         let commit = (!self.changes.is_empty()).then_some(Act::Commit(self.changes));
         let effects = self.effects.into_iter().map(Act::Perform);
         // Seeded bug: acknowledge an event before it is recorded.
-        if planted("ack-before-commit") {
+        if seeded_bug("ack-before-commit") {
             let is_ack = |act: &Act| matches!(act, Act::Perform(Effect::Ack { .. }));
             let (acks, others): (Vec<_>, Vec<_>) = effects.partition(is_ack);
             return (self.answers, acks.into_iter().chain(commit).chain(others).collect());
@@ -142,13 +142,13 @@ impl Core {
             .map(|machine| machine.name.clone())
             .collect();
         facts.live.drains_let_go_mono_ms = drains_let_go(&facts, now);
-        let mut draft = Draft::new(&mut facts);
-        let meta = draft.meta_mut();
-        if !planted("same-epoch") {
+        let mut tx = Transaction::new(&mut facts);
+        let meta = tx.meta_mut();
+        if !seeded_bug("same-epoch") {
             meta.epoch = meta.epoch.next();
         }
-        items::refresh(&mut draft);
-        let changes = draft.into_changes();
+        items::refresh(&mut tx);
+        let changes = tx.into_changes();
         Ok((Self { facts, limits, proof_key, decide_by_mono_ms: now.mono_ms }, changes))
     }
 
@@ -172,31 +172,31 @@ impl Core {
     /// Takes inputs, decides, and returns the result.
     pub fn step(&mut self, inputs: Vec<Input>, now: Now) -> Step {
         // Seeded bug: deadlines wait for an input other than a sign of life.
-        let due = now.mono_ms >= self.decide_by_mono_ms && !planted("quiet-past-deadline");
+        let due = now.mono_ms >= self.decide_by_mono_ms && !seeded_bug("quiet-past-deadline");
         let quiet = !due && inputs.iter().all(|input| self.is_quiet(input, now));
         let mut settled = true;
         let rules = Rules { limits: &self.limits, proof_key: &self.proof_key };
-        let mut draft = Draft::new(&mut self.facts);
+        let mut tx = Transaction::new(&mut self.facts);
         let mut effects = Vec::new();
-        let answers = inputs.into_iter().map(|input| take(&mut draft, &mut effects, input, &rules, now)).collect();
+        let answers = inputs.into_iter().map(|input| take(&mut tx, &mut effects, input, &rules, now)).collect();
         if !quiet {
-            settled = decide::decide(&mut draft, &self.limits, now, &mut effects);
+            settled = decide::decide(&mut tx, &self.limits, now, &mut effects);
             debug_assert!(settled, "a decision undoes another");
-            decide::assign_all(&mut draft, &rules, now, &mut effects);
-            update::drain::ask(&mut draft, &self.limits, now, &mut effects);
-            decide::note_waits(&mut draft, &self.limits, now);
+            decide::assign_all(&mut tx, &rules, now, &mut effects);
+            update::drain::ask(&mut tx, &self.limits, now, &mut effects);
+            decide::note_waits(&mut tx, &self.limits, now);
         }
         // Evidence may come later in a batch than a Hello that was answered with a list.
-        if draft.live.older_than_fleet().is_some() && !planted("trust-old-store") {
+        if tx.live.older_than_fleet().is_some() && !seeded_bug("trust-old-store") {
             effects.retain(|effect| !matches!(effect, Effect::Assign { .. }));
         }
         // Drop effects for a machine that was revoked in the same step.
         effects.retain(|effect| match effect {
-            Effect::Assign { id, .. } | Effect::Ack { id, .. } => !draft.denied.contains_key(id),
+            Effect::Assign { id, .. } | Effect::Ack { id, .. } => !tx.denied.contains_key(id),
             Effect::AskSwarm(_) | Effect::Close { .. } => true,
         });
-        let audited = draft.take_audited();
-        let changes = draft.into_changes();
+        let audited = tx.take_audited();
+        let changes = tx.into_changes();
         if !quiet {
             let wake_at = self.wake_at(now).unwrap_or(u64::MAX);
             self.decide_by_mono_ms = wake_at.min(now.mono_ms.saturating_add(DECIDE_EVERY_MS));
@@ -228,15 +228,15 @@ impl Core {
         let gathered_at = self.facts.live.started_mono_ms.saturating_add(self.limits.lost_after_ms);
         let missed = self.facts.machines.values().map(|row| missed_at(&self.facts, row, &self.limits));
         let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
-        let surveys = updates.filter_map(|row| Survey::of(&self.facts, &row.cluster, &self.limits, now));
+        let snapshots = updates.filter_map(|row| ClusterSnapshot::of(&self.facts, &row.cluster, &self.limits, now));
         let asks = |row: &&Arc<MachineRow>| row.removal.is_some() || plan_swarm::restore::owed(row).is_some();
         let asking: BTreeSet<&ClusterName> =
             self.facts.machines.values().filter(asks).map(|row| &row.spec.cluster_name).collect();
-        let asking = asking.into_iter().filter_map(|name| Survey::of(&self.facts, name, &self.limits, now));
-        let removals = asking.flat_map(|survey| {
-            removal::wakes_at_ms(&survey).into_iter().chain(plan_swarm::restore::wakes_at_ms(&survey))
+        let asking = asking.into_iter().filter_map(|name| ClusterSnapshot::of(&self.facts, name, &self.limits, now));
+        let removals = asking.flat_map(|snapshot| {
+            removal::wakes_at_ms(&snapshot).into_iter().chain(plan_swarm::restore::wakes_at_ms(&snapshot))
         });
-        let deadlines = surveys.filter_map(|survey| plan_update::wakes_at_ms(&survey)).chain(removals);
+        let deadlines = snapshots.filter_map(|snapshot| plan_update::wakes_at_ms(&snapshot)).chain(removals);
         let in_mono = |wall_ms: u64| now.mono_ms.saturating_add(wall_ms.saturating_sub(now.wall_ms));
         let deadlines = deadlines.map(in_mono);
         let slots = self.facts.machines.values().filter_map(|row| row.slot);
@@ -253,7 +253,7 @@ struct Rules<'a> {
 }
 
 fn take(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     effects: &mut Vec<Effect>,
     input: Input,
     rules: &Rules<'_>,
@@ -261,36 +261,34 @@ fn take(
 ) -> Result<Reply, Refusal> {
     let limits = rules.limits;
     // The servers reject denied callers. This ends requests that were in flight when that was decided.
-    if input.agent().is_some_and(|id| draft.denied.contains_key(&id)) {
+    if input.agent().is_some_and(|id| tx.denied.contains_key(&id)) {
         let message = "an operator revoked this identity".to_owned();
         return Err(Refusal::Protocol { code: "Revoked", message });
     }
     match input {
-        Input::Hello { id, session, hello } => agents::hello(draft, effects, (id, session), *hello, rules, now),
-        Input::Gone { id, session } => agents::gone(draft, id, session),
-        Input::Heard { id } => agents::heard(draft, id, now).map(|_| Reply::Ok),
+        Input::Hello { id, session, hello } => agents::hello(tx, effects, (id, session), *hello, rules, now),
+        Input::Gone { id, session } => agents::gone(tx, id, session),
+        Input::Heard { id } => agents::heard(tx, id, now).map(|_| Reply::Ok),
         Input::Status { id, session, seq, status } => {
-            agents::status(draft, effects, (id, session), (seq, *status), rules.proof_key, now)
+            agents::status(tx, effects, (id, session), (seq, *status), rules.proof_key, now)
         }
-        Input::HostChanged { id, session, facts } => agents::host_changed(draft, (id, session), *facts, now),
+        Input::HostChanged { id, session, facts } => agents::host_changed(tx, (id, session), *facts, now),
         Input::Answer { id, session, generation, refused } => {
-            agents::answer(draft, (id, session), generation, refused, now)
+            agents::answer(tx, (id, session), generation, refused, now)
         }
-        Input::PermitWanted { id, permit } => agents::permit_wanted(draft, id, permit, now),
-        Input::Maintenance { controller, word } => maintenance::take(draft, controller, word, now),
-        Input::Progress { id, progress } => agents::progress(draft, id, progress, now),
-        Input::AgentBlocked { id, session, blocked } => agents::agent_blocked(draft, (id, session), blocked, now),
-        Input::Fetch { id, item, generation } => secrets::fetch(draft, id, &item, generation, rules, now),
+        Input::PermitWanted { id, permit } => agents::permit_wanted(tx, id, permit, now),
+        Input::Maintenance { controller, word } => maintenance::take(tx, controller, word, now),
+        Input::Progress { id, progress } => agents::progress(tx, id, progress, now),
+        Input::AgentBlocked { id, session, blocked } => agents::agent_blocked(tx, (id, session), blocked, now),
+        Input::Fetch { id, item, generation } => secrets::fetch(tx, id, &item, generation, rules, now),
         Input::NodeLeftBehind { id, entry } => {
-            let machine = agents::heard(draft, id, now)?;
-            swarm::note_left_behind(draft, &machine, entry, now);
+            let machine = agents::heard(tx, id, now)?;
+            swarm::note_left_behind(tx, &machine, entry, now);
             Ok(Reply::Ok)
         }
-        Input::SwarmAnswered { about, number, result } => {
-            Ok(update::drain::answered(draft, &about, number, result, now))
-        }
-        Input::Enroll(enroll) => enroll::enroll(draft, effects, &enroll, now),
-        Input::Operator { actor, request } => operators::take(draft, effects, &actor, request, limits, now),
+        Input::SwarmAnswered { about, number, result } => Ok(update::drain::answered(tx, &about, number, result, now)),
+        Input::Enroll(enroll) => enroll::enroll(tx, effects, &enroll, now),
+        Input::Operator { actor, request } => operators::take(tx, effects, &actor, request, limits, now),
         Input::Tick => Ok(Reply::Ok),
     }
 }
@@ -303,20 +301,20 @@ fn take(
 /// [`RowError`] if a row does not parse.
 pub fn recover(rows: Vec<Row>, seen: Epoch, actor: &str, now: Now) -> Result<(Epoch, Vec<Change>), RowError> {
     let mut facts = Facts::load(rows)?;
-    let mut draft = Draft::new(&mut facts);
-    let next = begin_recovery(&mut draft, seen, actor, now);
-    Ok((next, draft.into_changes()))
+    let mut tx = Transaction::new(&mut facts);
+    let next = begin_recovery(&mut tx, seen, actor, now);
+    Ok((next, tx.into_changes()))
 }
 
 /// The same, within an open transaction.
-pub(crate) fn begin_recovery(draft: &mut Draft<'_>, seen: Epoch, actor: &str, now: Now) -> Epoch {
-    let meta = draft.meta_mut();
+pub(crate) fn begin_recovery(tx: &mut Transaction<'_>, seen: Epoch, actor: &str, now: Now) -> Epoch {
+    let meta = tx.meta_mut();
     meta.epoch = meta.epoch.max(meta.fleet_epoch).max(seen);
     meta.recovering = true;
     let next = meta.epoch.next();
     meta.recovered_epoch = next;
-    update::distrust(draft, now);
+    update::invalidate(tx, now);
     let message = format!("the next start has epoch {next} and takes over what the agents know better");
-    draft.audit(actor, "recover", AuditObject::Store, &message, now.wall_ms);
+    tx.audit(actor, "recover", AuditObject::Store, &message, now.wall_ms);
     next
 }

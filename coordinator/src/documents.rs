@@ -15,7 +15,7 @@ use std::{
 
 use jiff::Timestamp;
 use muster_proto::{
-    model::{Blocked, ClusterName, ItemState, ItemStatus, Now, Reason, Standing},
+    model::{Blocked, ClusterName, ItemProgress, ItemState, ItemStatus, Now, Reason},
     resource::{
         Activity, Address, Audit, AuditChain, AuditChainSpec, AuditChainStatus, AuditSpec, AuditStatus, BlockedSince,
         Bytes, Cluster, Credential, CredentialSpec, CredentialStatus, Document, HostInfo, ItemPlan, Machine,
@@ -34,7 +34,7 @@ use crate::{
     },
     plan::{
         self, Limits, blocked,
-        survey::{Position, Progress, Survey},
+        snapshot::{ClusterSnapshot, MachineView, Progress},
         waves,
     },
 };
@@ -57,16 +57,16 @@ fn since(blocked: Option<Blocked>, noted: Option<(Reason, u64)>, now: Now) -> Op
 /// Every cluster that `wanted` accepts.
 #[must_use]
 pub fn clusters(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Cluster> {
-    surveys(facts, wanted, limits, now).iter().map(|survey| cluster::document(survey, now)).collect()
+    snapshots(facts, wanted, limits, now).iter().map(|snapshot| cluster::document(snapshot, now)).collect()
 }
 
 /// Every machine of the clusters that `wanted` accepts; output and results of items are omitted. Those of a thousand
 /// machines would be too much for a reader or for musterctl.
 #[must_use]
 pub fn machines(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Machine> {
-    surveys(facts, wanted, limits, now)
+    snapshots(facts, wanted, limits, now)
         .iter()
-        .flat_map(|survey| survey.machines.iter().map(|position| machine(survey, position, now)))
+        .flat_map(|snapshot| snapshot.machines.iter().map(|view| machine(snapshot, view, now)))
         .collect()
 }
 
@@ -80,9 +80,9 @@ pub fn machine_named(
     now: Now,
 ) -> Option<Machine> {
     let row = facts.machines.get(name).filter(|row| wanted(&row.spec.cluster_name))?;
-    let survey = Survey::of(facts, &row.spec.cluster_name, limits, now)?;
-    let position = survey.machines.iter().find(|position| position.row.name == row.name)?;
-    let mut found = machine(&survey, position, now);
+    let snapshot = ClusterSnapshot::of(facts, &row.spec.cluster_name, limits, now)?;
+    let view = snapshot.machines.iter().find(|view| view.row.name == row.name)?;
+    let mut found = machine(&snapshot, view, now);
     for (item, shown) in &mut found.status.state_item_statuses {
         let Some(status) = row.statuses.get(item.as_str()) else { continue };
         shown.result = status.result_json.as_deref().and_then(|json| serde_json::from_str(json).ok());
@@ -94,11 +94,11 @@ pub fn machine_named(
 /// Every rollout of the clusters that `wanted` accepts, in order of their start.
 #[must_use]
 pub fn rollouts(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Rollout> {
-    let mut rollouts: Vec<Rollout> = surveys(facts, wanted, limits, now)
+    let mut rollouts: Vec<Rollout> = snapshots(facts, wanted, limits, now)
         .iter()
-        .flat_map(|survey| {
-            let of_cluster = facts.rollouts.values().filter(|row| row.cluster == survey.cluster.name);
-            of_cluster.map(|row| rollout::document(survey, row, now)).collect::<Vec<_>>()
+        .flat_map(|snapshot| {
+            let of_cluster = facts.rollouts.values().filter(|row| row.cluster == snapshot.cluster.name);
+            of_cluster.map(|row| rollout::document(snapshot, row, now)).collect::<Vec<_>>()
         })
         .collect();
     rollouts.sort_by_key(Rollout::order);
@@ -163,20 +163,30 @@ fn audit_chain(scope: &AuditScope, chain: Option<&facts::AuditChain>) -> AuditCh
 /// The plan of a cluster, if it exists: the order of its machines.
 #[must_use]
 pub fn plan(facts: &Facts, cluster: &ClusterName, options: &Options, limits: &Limits, now: Now) -> Option<Plan> {
-    let survey = Survey::of(facts, cluster, limits, now)?;
-    let update = update::planned(&survey, options, limits);
-    let under_way = survey.rollout.filter(|row| row.update.is_some());
-    let rollout = under_way.map(|row| rollout::document(&survey, row, now));
-    Some(Plan { rollout, update, ..waves::plan(&survey) })
+    let snapshot = ClusterSnapshot::of(facts, cluster, limits, now)?;
+    let update = update::planned(&snapshot, options, limits);
+    let under_way = snapshot.rollout.filter(|row| row.update.is_some());
+    let rollout = under_way.map(|row| rollout::document(&snapshot, row, now));
+    Some(Plan { rollout, update, ..waves::plan(&snapshot) })
 }
 
-fn surveys<'a>(facts: &'a Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Survey<'a>> {
-    facts.clusters.keys().filter(|name| wanted(name)).filter_map(|name| Survey::of(facts, name, limits, now)).collect()
+fn snapshots<'a>(
+    facts: &'a Facts,
+    wanted: impl Fn(&ClusterName) -> bool,
+    limits: &Limits,
+    now: Now,
+) -> Vec<ClusterSnapshot<'a>> {
+    facts
+        .clusters
+        .keys()
+        .filter(|name| wanted(name))
+        .filter_map(|name| ClusterSnapshot::of(facts, name, limits, now))
+        .collect()
 }
 
-fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
-    let row = position.row;
-    let live = position.live;
+fn machine(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, now: Now) -> Machine {
+    let row = view.row;
+    let live = view.live;
     let address = |kind: &str, address: &str| Address { kind: kind.to_owned(), address: address.to_owned() };
     let hostname = row.host.as_ref().map(|host| address("Hostname", &host.hostname));
     Document {
@@ -187,52 +197,52 @@ fn machine(survey: &Survey<'_>, position: &Position<'_>, now: Now) -> Machine {
         },
         spec: row.spec.clone(),
         status: MachineStatus {
-            state: position.state().as_str().to_owned(),
+            state: view.state().as_str().to_owned(),
             addresses: row.internal_ip().map(|ip| address("InternalIP", ip)).into_iter().chain(hostname).collect(),
             agent_version: Some(row.agent_version.clone()).filter(|version| !version.is_empty()),
             machine_id: row.id.map(|id| id.to_string()),
             join_token: row.enrolled_with.as_ref().map(|with| with.token_id.clone()),
-            connected: position.connected(),
+            connected: view.connected(),
             two_agents: live.is_some_and(|live| live.has_two_agents(now)),
-            lost: is_lost(position),
-            failed: position.failed(),
-            indeterminate: is_indeterminate(position),
+            lost: is_lost(view),
+            failed: view.failed(),
+            indeterminate: is_indeterminate(view),
             last_seen: live.and_then(|live| live.heard_wall_ms).map(at),
             generation: row.assigned.generation.0,
             slot_since: row.slot.map(|slot| at(slot.granted_at_ms)),
             release: row.ready_at.as_ref().map(|(release, _)| release.clone()),
-            blocked: since(blocked::of_machine(survey, position), row.blocked_since, now),
-            activity: activity(position, now),
-            items: item_plans(position),
+            blocked: since(blocked::of_machine(snapshot, view), row.blocked_since, now),
+            activity: activity(view, now),
+            items: item_plans(view),
             state_item_statuses: row
                 .statuses
                 .iter()
                 .map(|(name, status)| (name.to_string(), item_status(status)))
                 .collect(),
             stages: stages(row),
-            lcm_operation_stuck: update::stuck(position),
+            lcm_operation_stuck: update::stuck(view),
             reboot: rollout::reboot(row),
             maintenance: update::maintenance(row),
-            prepare_deletion_phase: update::deletion_phase(survey, position),
+            prepare_deletion_phase: update::deletion_phase(snapshot, view),
             host_info: row.host.as_ref().map(HostInfo::from),
         },
     }
 }
 
 /// Is it lost? A machine that was asked to reboot is overdue instead.
-fn is_lost(position: &Position<'_>) -> bool {
-    position.lost && position.rebooting.is_none() && !position.in_maintenance()
+fn is_lost(view: &MachineView<'_>) -> bool {
+    view.lost && view.rebooting.is_none() && !view.in_maintenance()
 }
 
 /// Is the outcome of one of its items unknown?
-fn is_indeterminate(position: &Position<'_>) -> bool {
-    matches!(position.trouble(), Some(Progress::Held(_)))
+fn is_indeterminate(view: &MachineView<'_>) -> bool {
+    matches!(view.trouble(), Some(Progress::Held(_)))
 }
 
-fn activity(position: &Position<'_>, now: Now) -> Option<Activity> {
-    let (item, attempt, running) = blocked::activity(position)?;
-    let status = position.row.statuses.get(&item.name).filter(|status| running && status.hash == item.hash);
-    let progress = position.live.and_then(|live| live.progress.as_ref()).filter(|known| known.item == item.name);
+fn activity(view: &MachineView<'_>, now: Now) -> Option<Activity> {
+    let (item, attempt, running) = blocked::activity(view)?;
+    let status = view.row.statuses.get(&item.name).filter(|status| running && status.hash == item.hash);
+    let progress = view.live.and_then(|live| live.progress.as_ref()).filter(|known| known.item == item.name);
     let task = progress.and_then(|known| known.task.clone());
     Some(Activity {
         item: item.name.to_string(),
@@ -247,18 +257,18 @@ fn activity(position: &Position<'_>, now: Now) -> Option<Activity> {
     })
 }
 
-fn item_plans(position: &Position<'_>) -> Vec<ItemPlan> {
+fn item_plans(view: &MachineView<'_>) -> Vec<ItemPlan> {
     let plan = |item: &muster_proto::model::AssignedItem| {
-        let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
-        let standing = match (verdict.and_then(|verdict| verdict.left_out), position.standing(item)) {
+        let verdict = view.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+        let standing = match (verdict.and_then(|verdict| verdict.left_out), view.standing(item)) {
             (Some(LeftOut::Skipped), _) => "skipped",
             (Some(LeftOut::Accepted), _) => "accepted",
-            (Some(LeftOut::DoneBefore), _) | (None, Standing::Done) => "done",
-            (None, Standing::Due { attempt: 1 }) => "due",
-            (None, Standing::Due { .. }) => "retrying",
-            (None, Standing::Running { .. }) => "running",
-            (None, Standing::Failed) => "failed",
-            (None, Standing::Held) => "held",
+            (Some(LeftOut::DoneBefore), _) | (None, ItemProgress::Done) => "done",
+            (None, ItemProgress::Due { attempt: 1 }) => "due",
+            (None, ItemProgress::Due { .. }) => "retrying",
+            (None, ItemProgress::Running { .. }) => "running",
+            (None, ItemProgress::Failed) => "failed",
+            (None, ItemProgress::Held) => "held",
         };
         ItemPlan {
             name: item.name.to_string(),
@@ -268,7 +278,7 @@ fn item_plans(position: &Position<'_>) -> Vec<ItemPlan> {
             standing: standing.to_owned(),
         }
     };
-    position.items.unwrap_or_default().iter().map(plan).collect()
+    view.items.unwrap_or_default().iter().map(plan).collect()
 }
 
 /// Status of an item; output and result are left out.

@@ -1,15 +1,14 @@
 //! The record in memory: the stored facts, and live facts that end with the process. PURE. The core reads it and
-//! changes it through a [`Draft`], which tracks what to make durable.
+//! changes it through a [`Transaction`], which tracks what to make durable.
 
 mod added_rows;
 mod audit;
 mod backup_rows;
 mod control_set;
 mod credential;
-mod draft;
 mod enrolled;
 mod former_node;
-mod greeted;
+mod hello_facts;
 mod live;
 mod lock_rows;
 mod rate;
@@ -17,6 +16,7 @@ mod removal_rows;
 mod rows;
 mod secret;
 mod swarm_live;
+mod transaction;
 mod update_rows;
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
@@ -31,19 +31,21 @@ pub use audit::{
 pub use backup_rows::BackupRow;
 pub use control_set::{ControlSet, Member};
 pub use credential::{CertificateRow, CredentialRow, DeniedRow, TokenRow};
-pub use draft::Draft;
 pub use enrolled::EnrolledWith;
 pub use former_node::FormerNode;
-pub use live::{ItemInputs, ItemProgress, Items, Live, MachineLive, UnprovenClaim, Unresolved};
+pub use live::{ItemActivity, ItemInputs, Items, Live, MachineLive, UnprovenClaim, Unresolved};
 pub use lock_rows::{LockKey, LockRow, SETTLE_MS};
 pub use rate::{Rate, Used};
 pub use removal_rows::{DepartingNode, Departure, RemovalRow};
-pub use rows::{Assigned, ClusterRow, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow, Verdict};
+pub use rows::{
+    Assigned, ClusterRow, ItemOverride, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow,
+};
 pub use secret::{Sealed, SecretId, SecretRow};
-pub use swarm_live::{Asked, Peers, Seen, SwarmLook};
+pub use swarm_live::{Asked, NodeObservation, Peers, Seen};
+pub use transaction::Transaction;
 pub use update_rows::{
-    ClusterStage, DeferralCause, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow, Overwrites, PermitRow,
-    RequestRow, SetAside, Stuck, Target, UpdateKind, UpdateRow, Wish,
+    ClusterStage, Deferral, DeferralCause, DesiredState, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow,
+    Overwrites, PermitRow, RequestRow, Stuck, Target, UpdateKind, UpdateRow,
 };
 
 use crate::store::{Row, Table};

@@ -55,7 +55,7 @@ pub(crate) mod tests {
     };
 
     use super::*;
-    use crate::facts::{AuditObject, Draft};
+    use crate::facts::{AuditObject, Transaction};
 
     /// Collects the text and numbers of the audit record's lines.
     #[derive(Clone, Default)]
@@ -119,13 +119,13 @@ pub(crate) mod tests {
     fn lines_of_newest_batch_are_told_again() {
         let mut facts = Facts::default();
         for batch in [&["one", "two"][..], &["three", "four", "four"], &["four", "five"]] {
-            let mut draft = Draft::new(&mut facts);
+            let mut tx = Transaction::new(&mut facts);
             for message in batch {
-                draft.audit("operator/anna", "annotate", AuditObject::Store, message, 0);
+                tx.audit("operator/anna", "annotate", AuditObject::Store, message, 0);
             }
             // A change outside the audit record leaves its newest batch as it is.
-            drop(draft);
-            Draft::new(&mut facts).next_revision();
+            drop(tx);
+            Transaction::new(&mut facts).next_revision();
         }
         let ((), told) = told_by(|| catch_up(&facts));
         assert_eq!(told, ["6 audit: four", "7 audit: five"], "a line that was counted up is told too");

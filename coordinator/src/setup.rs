@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     config::{ConfigError, StateDir},
     core::{self, credentials},
-    facts::{CertificateRow, CredentialRow, Draft, Facts, RowError},
+    facts::{CertificateRow, CredentialRow, Facts, RowError, Transaction},
     journal,
     pki::{Ca, KeyFileError, PERSON_LIFETIME, Peer, PkiError, StateKey, TrustDomain, Validity},
     store::{EmbeddedStore, Row, Store, StoreError},
@@ -351,12 +351,11 @@ pub fn issue(
     Ok(Issued::new(credentials, peer, &facts))
 }
 
-fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Draft<'_>, SetupError> {
-    let mut draft = Draft::new(facts);
+fn recorded(facts: &mut Facts, row: CredentialRow, now_ms: u64) -> Result<Transaction<'_>, SetupError> {
+    let mut tx = Transaction::new(facts);
     let now = Now { wall_ms: now_ms, mono_ms: 0 };
-    credentials::record(&mut draft, LOCAL_ACTOR, row, now)
-        .map_err(|refusal| SetupError::Refused(refusal.to_string()))?;
-    Ok(draft)
+    credentials::record(&mut tx, LOCAL_ACTOR, row, now).map_err(|refusal| SetupError::Refused(refusal.to_string()))?;
+    Ok(tx)
 }
 
 /// Load the record of a stopped coordinator. The last writer's audit lines are then in the journal: the next batch
@@ -368,9 +367,9 @@ fn load(rows: Vec<Row>) -> Result<Facts, SetupError> {
 }
 
 /// Make a change durable as a running coordinator does: its audit lines are in the journal before an answer.
-fn commit(store: &mut EmbeddedStore, mut draft: Draft<'_>) -> Result<(), SetupError> {
-    let audited = draft.take_audited();
-    store.commit(&draft.into_changes())?;
+fn commit(store: &mut EmbeddedStore, mut tx: Transaction<'_>) -> Result<(), SetupError> {
+    let audited = tx.take_audited();
+    store.commit(&tx.into_changes())?;
     audited.iter().for_each(|line| journal::audit(line));
     Ok(())
 }
@@ -381,9 +380,9 @@ fn commit(store: &mut EmbeddedStore, mut draft: Draft<'_>) -> Result<(), SetupEr
 /// [`SetupError`].
 pub fn set_address(store: &mut EmbeddedStore, addresses: Addresses, now_ms: u64) -> Result<(), SetupError> {
     let mut facts = load(store.load()?)?;
-    let mut draft = Draft::new(&mut facts);
-    credentials::set_address(&mut draft, LOCAL_ACTOR, addresses, Now { wall_ms: now_ms, mono_ms: 0 });
-    commit(store, draft)
+    let mut tx = Transaction::new(&mut facts);
+    credentials::set_address(&mut tx, LOCAL_ACTOR, addresses, Now { wall_ms: now_ms, mono_ms: 0 });
+    commit(store, tx)
 }
 
 /// Mark the record as older than the fleet. The next start takes an epoch above every one seen, and adopts what agents'
@@ -401,9 +400,9 @@ pub fn recover(store: &mut EmbeddedStore, seen: Option<u64>, now_ms: u64) -> Res
              next; `musterctl get machines` names the one to give beside StoreOlderThanFleet"
         )));
     }
-    let mut draft = Draft::new(&mut facts);
-    let next = core::begin_recovery(&mut draft, Epoch(seen.unwrap_or_default()), LOCAL_ACTOR, now);
-    commit(store, draft)?;
+    let mut tx = Transaction::new(&mut facts);
+    let next = core::begin_recovery(&mut tx, Epoch(seen.unwrap_or_default()), LOCAL_ACTOR, now);
+    commit(store, tx)?;
     Ok(next)
 }
 

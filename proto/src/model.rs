@@ -43,7 +43,7 @@ pub use reason::{Reason, Severity};
 pub use spec::{
     ClusterSpec, Counts, LcmType, MachineSpec, TOKEN_TTL_DEFAULT_MS, TOKEN_TTL_MAX_MS, WORKERS_AT_ONCE_MAX,
 };
-pub use status::{ItemState, ItemStatus, Standing};
+pub use status::{ItemProgress, ItemState, ItemStatus};
 pub use swarm::{
     InvalidSwarmId, SWARM_ID_BYTES_MAX, SWARM_LABELS_BYTES_MAX, SWARM_LABELS_MAX, SWARM_NODES_MAX, SWARM_SERVICES_MAX,
     SWARM_TASKS_MAX, SwarmAnswer, SwarmAvailability, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmId, SwarmInfo,

@@ -14,7 +14,7 @@ use std::{
 };
 
 use muster_coordinator::{
-    core::{Core, Effect, Enroll, Input, Request, Word, update::Options},
+    core::{Core, Effect, Enroll, Input, LockCommand, Request, update::Options},
     plan::Limits,
     proof::ProofKey,
     store::{Change, EmbeddedStore, MemoryStore, Store},
@@ -281,7 +281,7 @@ impl Fleet {
     fn begin_update(&mut self) {
         let cluster = manifest::cluster_name();
         for controller in CONTROLLERS {
-            let word = Word::Register { cluster: cluster.clone(), machines: self.names(), of_cluster: true };
+            let word = LockCommand::Register { cluster: cluster.clone(), machines: self.names(), of_cluster: true };
             self.step(vec![Input::Maintenance { controller: controller.to_owned(), word }]);
         }
         let workers = u32::try_from(self.agents.len()).expect("few") - 3;
@@ -291,7 +291,7 @@ impl Fleet {
     }
 
     fn lock_says(&self, percentage: u32) -> Input {
-        let word = Word::Set {
+        let word = LockCommand::Set {
             cluster: manifest::cluster_name(),
             machine: Some(manifest::machine_name(MachineType::Control, 1)),
             state: LockState::Active,

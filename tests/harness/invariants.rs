@@ -23,7 +23,7 @@ use muster_coordinator::{
     facts::{Facts, MachineRow, Slot},
     plan::{
         blocked,
-        survey::{State, Survey},
+        snapshot::{ClusterSnapshot, State},
     },
     store::{Change, Table},
 };
@@ -286,7 +286,7 @@ impl Watcher {
 
     fn slots_are_right(&mut self, facts: &Facts, now: Now) -> Checked {
         let limits = LIMITS;
-        let Some(survey) = Survey::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
+        let Some(snapshot) = ClusterSnapshot::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
         let new = slots(facts);
         let held =
             |of: MachineType| facts.machines.values().filter(move |m| m.slot.is_some() && m.spec.machine_type == of);
@@ -305,8 +305,8 @@ impl Watcher {
         }
         // Rule 2.
         let workers = held(MachineType::Worker).count();
-        let updating = survey.rollout.is_some_and(|rollout| rollout.update.is_some());
-        let spec = survey.spec;
+        let updating = snapshot.rollout.is_some_and(|rollout| rollout.update.is_some());
+        let spec = snapshot.spec;
         let configured = if updating { spec.max_worker_upgrade_count } else { spec.max_worker_deploy_count } as usize;
         if workers > 50 || (new_workers && workers > configured) {
             return Err(self.violation("2", format!("{workers} workers hold a slot; {configured} are configured")));
@@ -324,11 +324,11 @@ impl Watcher {
             );
         }
         if updating {
-            self.groups_in_order(&survey, &granted)?;
+            self.groups_in_order(&snapshot, &granted)?;
         }
         // The failure budget, counted from the statuses themselves.
         if !granted.is_empty() {
-            self.budget_is_kept(facts, &survey)?;
+            self.budget_is_kept(facts, &snapshot)?;
         }
         // Rule 5.
         for (name, (id, _)) in &self.slots {
@@ -347,14 +347,14 @@ impl Watcher {
         Ok(())
     }
 
-    fn budget_is_kept(&self, facts: &Facts, survey: &Survey<'_>) -> Checked {
+    fn budget_is_kept(&self, facts: &Facts, snapshot: &ClusterSnapshot<'_>) -> Checked {
         let failed = |of: MachineType| {
             let machines = facts.machines.values().filter(|m| m.spec.machine_type == of && !m.revoked);
             // A failure of a rollout that has ended was given up with it: it does not count in the next.
-            let joined = machines.filter(|m| m.rollout.as_ref() == survey.rollout.map(|rollout| &rollout.name));
+            let joined = machines.filter(|m| m.rollout.as_ref() == snapshot.rollout.map(|rollout| &rollout.name));
             joined.filter(|m| m.reach.is_some() && m.removal.is_none() && failed_for_good(facts, m)).count()
         };
-        let most = survey.spec.max_failures;
+        let most = snapshot.spec.max_failures;
         if failed(MachineType::Control) >= most.control as usize || failed(MachineType::Worker) >= most.worker as usize
         {
             return Err(self.violation("budget", "a slot was granted though the failure budget was used up"));
@@ -365,19 +365,19 @@ impl Watcher {
     /// A stalled machine always has a reason.
     fn nobody_waits_for_nothing(&self, facts: &Facts, _: &[Machine], now: Now) -> Checked {
         let limits = LIMITS;
-        let Some(survey) = Survey::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
-        for position in &survey.machines {
-            let still = position.state() != State::Ready && !position.in_flight();
-            if still && blocked::of_machine(&survey, position).is_none() {
+        let Some(snapshot) = ClusterSnapshot::of(facts, &manifest::cluster_name(), &limits, now) else { return Ok(()) };
+        for view in &snapshot.machines {
+            let still = view.state() != State::Ready && !view.in_flight();
+            if still && blocked::of_machine(&snapshot, view).is_none() {
                 let detail = format!(
                     "{} is {} and says nothing: slot {:?}, connected {}, lost {}, trouble {:?}, assigned {:?}",
-                    position.row.name,
-                    position.state().as_str(),
-                    position.row.slot,
-                    position.connected(),
-                    position.lost,
-                    position.trouble(),
-                    position.row.assigned,
+                    view.row.name,
+                    view.state().as_str(),
+                    view.row.slot,
+                    view.connected(),
+                    view.lost,
+                    view.trouble(),
+                    view.row.assigned,
                 );
                 return Err(self.violation("reason", detail));
             }

@@ -88,12 +88,12 @@ impl Scenario {
     }
 
     /// Runs production code, with the seeded bug if there is one.
-    fn planted<T>(&self, run: impl FnOnce() -> T) -> T {
+    fn seeded_bug<T>(&self, run: impl FnOnce() -> T) -> T {
         #[cfg(feature = "plants")]
-        muster_proto::plant::set(self.plant);
+        muster_proto::seeded_bug::set(self.plant);
         let result = run();
         #[cfg(feature = "plants")]
-        muster_proto::plant::set(None);
+        muster_proto::seeded_bug::set(None);
         result
     }
 }
@@ -120,7 +120,7 @@ impl Model for Search {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut next = last.clone();
-        self.scenario.planted(|| next.act(action)).then_some(next)
+        self.scenario.seeded_bug(|| next.act(action)).then_some(next)
     }
 
     fn within_boundary(&self, state: &State) -> bool {

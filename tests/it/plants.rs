@@ -1,7 +1,7 @@
 //! Seeded bugs: each must be found, and by the invariant named for it. A checker that never caught a bug proves
 //! nothing. Built with the feature `plants`, which no shipped binary has.
 
-use muster_proto::{model::Counts, plant};
+use muster_proto::{model::Counts, seeded_bug};
 use muster_tests::{
     invariants::Violation,
     model::{Broken, Fault, Scenario},
@@ -16,9 +16,9 @@ const SEEDS_MAX: u64 = 12_000;
 /// searched too.
 fn found(name: &'static str, last: u64) -> Option<(u64, Violation)> {
     (last..SEEDS_MAX).chain(0..last).find_map(|seed| {
-        plant::set(Some(name));
+        seeded_bug::set(Some(name));
         let lived = sim::run(seed);
-        plant::set(None);
+        seeded_bug::set(None);
         // A world that did not come to rest was only checked in part. A seed that fails without the bug too (this
         // searches more seeds than any other test, 12,000) proves nothing about it.
         let violation = lived.err().filter(|violation| violation.invariant != "rest")?;
@@ -32,7 +32,7 @@ macro_rules! plants {
         fn $test() {
             let last: &[u64] = &[$($seed)?];
             let found = found($name, last.first().copied().unwrap_or_default());
-            let (seed, violation) = found.expect("the planted bug is found");
+            let (seed, violation) = found.expect("the seeded bug is found");
             println!("seed {seed}: {violation}");
             assert!([$($invariant),+].contains(&violation.invariant), "seed {seed}, found by another: {violation}");
         })+
@@ -157,7 +157,7 @@ macro_rules! found_by_the_model {
 
             $(#[test]
             fn $test() {
-                let broken = found_by_the_model($name, $scenario, &$faults).expect("the planted bug is found");
+                let broken = found_by_the_model($name, $scenario, &$faults).expect("the seeded bug is found");
                 println!("{}", broken.story);
                 assert!([$($invariant),+].contains(&broken.invariant), "found by another: {}", broken.story);
             })+

@@ -4,7 +4,7 @@ use std::{cmp::Ordering, fmt};
 
 use muster_proto::{
     model::{Assignment, SwarmAnswer, SwarmCall, SwarmFailure, SwarmFailureCode},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use crate::core::LedgerState;
@@ -52,7 +52,7 @@ pub(super) enum Verdict {
 pub(super) fn verdict(ledger: &LedgerState, new: &Assignment) -> Verdict {
     let refused = |code, message| Verdict::Refused(Refusal { code, message });
     // Seeded bug: obey a coordinator that has been succeeded.
-    if new.epoch < ledger.epoch && !planted("agent-accept-older-epoch") {
+    if new.epoch < ledger.epoch && !seeded_bug("agent-accept-older-epoch") {
         let message = format!("epoch {} is over: this machine has seen {}", new.epoch, ledger.epoch);
         return refused(RefusalCode::StaleEpoch, message);
     }
@@ -70,14 +70,14 @@ pub(super) fn verdict(ledger: &LedgerState, new: &Assignment) -> Verdict {
     match new.generation.cmp(&old.generation) {
         Ordering::Greater => Verdict::Accepted,
         // Seeded bug: an assignment that was overtaken in transit replaces its successor.
-        Ordering::Less if planted("agent-accept-older-generation") => Verdict::Accepted,
+        Ordering::Less if seeded_bug("agent-accept-older-generation") => Verdict::Accepted,
         Ordering::Less => {
             let message = format!("generation {} is over: {} was accepted", new.generation, old.generation);
             refused(RefusalCode::StaleGeneration, message)
         }
         Ordering::Equal if same_content(old, new) => Verdict::Same,
         // Seeded bug: the content of a generation may change.
-        Ordering::Equal if planted("agent-accept-reused-generation") => Verdict::Accepted,
+        Ordering::Equal if seeded_bug("agent-accept-reused-generation") => Verdict::Accepted,
         Ordering::Equal => {
             let message = format!("generation {} was accepted with other content", new.generation);
             refused(RefusalCode::GenerationReused, message)
@@ -88,7 +88,7 @@ pub(super) fn verdict(ledger: &LedgerState, new: &Assignment) -> Verdict {
 /// Refusal of a call from a coordinator that has been succeeded.
 pub(super) fn refused_call(ledger: &LedgerState, call: &SwarmCall) -> Option<SwarmAnswer> {
     // Seeded bug: change the swarm for a coordinator that has been succeeded.
-    if call.epoch >= ledger.epoch || planted("agent-answer-older-epoch") {
+    if call.epoch >= ledger.epoch || seeded_bug("agent-answer-older-epoch") {
         return None;
     }
     let message = format!("epoch {} is over: this machine has seen {}", call.epoch, ledger.epoch);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{AssignedItem, ItemHash, ItemName, ItemStatus, MachineName, Standing},
-    plant::planted,
+    model::{AssignedItem, ItemHash, ItemName, ItemProgress, ItemStatus, MachineName},
+    seeded_bug::seeded_bug,
     variables::{has_secret, replace_all_but_secrets, replace_in_param, replace_late},
 };
 
@@ -43,7 +43,7 @@ pub(super) enum Next {
 /// Next action. `ended_mono_ms` is the end of the last attempt, as far as this process knows.
 pub(super) fn next(ledger: &LedgerState, machine: &MachineName, ended_mono_ms: u64) -> Next {
     // Seeded bug: a new assignment starts its items beside the running one.
-    if ledger.running().is_some() && !planted("agent-two-at-once") {
+    if ledger.running().is_some() && !seeded_bug("agent-two-at-once") {
         return Next::Running;
     }
     let items = ledger.assignment.as_ref().map(|assignment| assignment.items.as_slice()).unwrap_or_default();
@@ -51,11 +51,11 @@ pub(super) fn next(ledger: &LedgerState, machine: &MachineName, ended_mono_ms: u
         let status = ledger.slots.get(&item.name).map(|slot| &*slot.status);
         let attempt = match item.standing(status) {
             // Seeded bug: run a succeeded item again.
-            Standing::Done if planted("agent-rerun-done") => status.map_or(1, |status| status.attempt + 1),
-            Standing::Done => continue,
-            Standing::Running { .. } => return Next::Running,
-            Standing::Failed | Standing::Held => return Next::Nothing,
-            Standing::Due { attempt } => attempt,
+            ItemProgress::Done if seeded_bug("agent-rerun-done") => status.map_or(1, |status| status.attempt + 1),
+            ItemProgress::Done => continue,
+            ItemProgress::Running { .. } => return Next::Running,
+            ItemProgress::Failed | ItemProgress::Held => return Next::Nothing,
+            ItemProgress::Due { attempt } => attempt,
         };
         let backoff_ms = backoff_ms(item, attempt, machine);
         let not_before_mono_ms = if backoff_ms == 0 { 0 } else { ended_mono_ms.saturating_add(backoff_ms) };

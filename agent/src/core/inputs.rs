@@ -4,7 +4,7 @@
 
 use muster_proto::{
     model::{AssignedItem, Generation, ItemName, MachineName, Now, Reason},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{AgentBlocked, Core, Effect, Step, decide};
@@ -87,7 +87,7 @@ impl Core {
     pub(super) fn has_inputs(&mut self, key: &AttemptKey, now: Now, step: &mut Step) -> bool {
         let item = self.ledger.assigned(&key.item).filter(|item| item.needs_inputs());
         // Seeded bug: start a program before its secrets arrive.
-        let Some(swarm) = item.map(AssignedItem::joins_swarm).filter(|_| !planted("agent-start-without-secrets"))
+        let Some(swarm) = item.map(AssignedItem::joins_swarm).filter(|_| !seeded_bug("agent-start-without-secrets"))
         else {
             self.fetch = None;
             return true;

@@ -5,7 +5,7 @@ use muster_proto::{
     OUTPUT_TAIL_BYTES_MAX,
     convert::{RESULT_BYTES_MAX, as_line, keep_end},
     model::{ItemState, ItemStatus, Now},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use crate::attempt::record::{Exit, NO_EXIT_CODE};
@@ -43,7 +43,7 @@ pub(super) fn still_up() -> Exit {
 /// Its process ended without an outcome.
 pub(super) fn lost(rebooted: bool) -> Exit {
     // Seeded bug: treat an unknown outcome as success.
-    if planted("agent-indeterminate-is-success") {
+    if seeded_bug("agent-indeterminate-is-success") {
         return exit(ItemState::Succeeded, String::new());
     }
     let what = if rebooted { "the machine rebooted while it ran" } else { "its process ended without an outcome" };

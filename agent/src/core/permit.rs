@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use muster_proto::{
     model::{Assignment, ItemName, Now, Permit},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{Core, Step, outcome};
@@ -58,7 +58,7 @@ impl Permits {
             Some(_) | None => false,
         };
         // Seeded bug: accept a permit of any age.
-        let valid = valid || planted("agent-ignore-permit-expiry");
+        let valid = valid || seeded_bug("agent-ignore-permit-expiry");
         self.wanted = (!valid).then_some(permit.number);
         valid
     }
@@ -114,7 +114,7 @@ impl Core {
     pub(super) fn use_permit(&mut self, item: &ItemName) {
         let permitted = self.ledger.assigned(item).is_some_and(|item| item.permit.is_some());
         // Seeded bug: start retries under the permit of the first attempt.
-        if permitted && !planted("agent-permit-for-all-attempts") {
+        if permitted && !seeded_bug("agent-permit-for-all-attempts") {
             self.permits.used();
         }
     }

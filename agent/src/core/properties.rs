@@ -387,9 +387,9 @@ fn planted_bugs_are_found() {
         ("agent-drop-oldest-event", "an event is kept until it is acknowledged"),
         ("agent-forget-on-ack-of-later", "an event is kept until it is acknowledged"),
     ] {
-        muster_proto::plant::set(Some(plant));
+        muster_proto::seeded_bug::set(Some(plant));
         let outcome = tell_stories();
-        muster_proto::plant::set(None);
+        muster_proto::seeded_bug::set(None);
         let error = outcome.expect_err(plant);
         assert!(error.contains(law), "{plant}: {error}");
     }

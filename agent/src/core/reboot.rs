@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use muster_proto::{
     model::{ItemHash, ItemName, ItemState, ItemStatus, Now, RunnerKind},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use crate::{
@@ -55,7 +55,7 @@ impl Core {
             .get(item)
             .filter(|slot| slot.status.hash == hash && slot.status.generation == self.ledger.generation());
         // Seeded bug: forget that the machine came back.
-        let forgets = planted("agent-reboot-twice");
+        let forgets = seeded_bug("agent-reboot-twice");
         self.is_reboot(item) && !forgets && before.is_some_and(|slot| self.has_rebooted_since(slot))
     }
 
@@ -76,8 +76,8 @@ impl Core {
     pub(super) fn reboot_ended(&mut self, key: &AttemptKey, found: Found, now: Now, step: &mut Step) -> Option<Found> {
         let slot = self.ledger.running().filter(|slot| slot.key() == *key && self.is_reboot(&key.item))?;
         // Seeded bug: treat a requested reboot as done.
-        let trusting = planted("agent-trust-unchanged-boot");
-        if (self.has_rebooted_since(slot) && !planted("agent-reboot-twice")) || (trusting && found == Found::Lost) {
+        let trusting = seeded_bug("agent-trust-unchanged-boot");
+        if (self.has_rebooted_since(slot) && !seeded_bug("agent-reboot-twice")) || (trusting && found == Found::Lost) {
             self.finish(key, outcome::rebooted(), now, step);
             return None;
         }

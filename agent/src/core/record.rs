@@ -7,7 +7,7 @@ use muster_proto::{
         AckProof, AssignedItem, Assignment, AuthCode, Epoch, Generation, ItemName, ItemState, ItemStatus, LedgerId,
         MachineId, Seq,
     },
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 use serde::{Deserialize, Serialize};
 
@@ -225,7 +225,7 @@ impl LedgerState {
         self.last_seq = seq;
         self.outbox.insert(seq, Arc::clone(status));
         // Seeded bug: a full outbox drops its oldest event.
-        if planted("agent-drop-oldest-event") && self.outbox.len() > PLANTED_OUTBOX_MAX {
+        if seeded_bug("agent-drop-oldest-event") && self.outbox.len() > PLANTED_OUTBOX_MAX {
             self.outbox.pop_first();
         }
     }
@@ -234,7 +234,7 @@ impl LedgerState {
         self.acked = acked;
         self.outbox = self.outbox.split_off(&acked.next());
         // Seeded bug: an acknowledgement also removes later events.
-        if planted("agent-forget-on-ack-of-later") {
+        if seeded_bug("agent-forget-on-ack-of-later") {
             self.outbox.clear();
         }
         for slot in self.slots.values_mut().filter(|slot| slot.seq <= acked) {

@@ -1,7 +1,7 @@
 //! Summary of the machine in one line, from the ledger alone. `musterctl get machines` also shows the coordinator's
 //! view.
 
-use muster_proto::model::{AssignedItem, Assignment, ItemStatus, Phase, Reason, RunnerKind, Standing};
+use muster_proto::model::{AssignedItem, Assignment, ItemProgress, ItemStatus, Phase, Reason, RunnerKind};
 
 use crate::core::{AgentBlocked, LedgerState, Slot};
 
@@ -37,7 +37,7 @@ fn state(ledger: &LedgerState, assignment: &Assignment) -> &'static str {
 
 fn only_a_reboot_is_left(ledger: &LedgerState, assignment: &Assignment) -> bool {
     let standing = |item: &AssignedItem| item.standing(ledger.slots.get(&item.name).map(|slot| &*slot.status));
-    let mut left = assignment.items.iter().filter(|item| standing(item) != Standing::Done);
+    let mut left = assignment.items.iter().filter(|item| standing(item) != ItemProgress::Done);
     left.all(|item| item.runner == RunnerKind::Reboot.as_str())
 }
 
@@ -47,12 +47,12 @@ fn next(ledger: &LedgerState, assignment: &Assignment) -> Option<String> {
         let status = ledger.slots.get(&item.name).map(|slot| &*slot.status);
         let said = status.map(said).unwrap_or_default();
         match item.standing(status) {
-            Standing::Done => None,
-            Standing::Running { .. } => status.and_then(running),
-            Standing::Due { attempt: 1 } => Some(format!("item {} is next", item.name)),
-            Standing::Due { .. } => Some(format!("Retrying: item {}{said}", item.name)),
-            Standing::Failed => Some(format!("Failed: item {}{said}", item.name)),
-            Standing::Held => Some(format!("Indeterminate: item {}{said}", item.name)),
+            ItemProgress::Done => None,
+            ItemProgress::Running { .. } => status.and_then(running),
+            ItemProgress::Due { attempt: 1 } => Some(format!("item {} is next", item.name)),
+            ItemProgress::Due { .. } => Some(format!("Retrying: item {}{said}", item.name)),
+            ItemProgress::Failed => Some(format!("Failed: item {}{said}", item.name)),
+            ItemProgress::Held => Some(format!("Indeterminate: item {}{said}", item.name)),
         }
     })
 }

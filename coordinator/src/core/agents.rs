@@ -8,20 +8,19 @@ use muster_proto::{
         AckProof, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId, MachineId, MachineName,
         Now, Phase, Reason, Seq,
     },
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{
     Effect, Refusal, Reply, Rules,
     decide::{self, current_assignment},
+    event_validation::impossible,
     evidence::{self, Beyond},
-    share::{is_given, put_status},
-    swarm,
-    transition::impossible,
-    update,
+    quota::{is_given, put_status},
+    swarm, update,
 };
 use crate::{
-    facts::{Draft, ItemProgress, LeftOut, MachineRow, Slot, UnprovenClaim, Verdict},
+    facts::{ItemActivity, ItemOverride, LeftOut, MachineRow, Slot, Transaction, UnprovenClaim},
     plan::items,
     proof::{ProofKey, Told},
 };
@@ -43,47 +42,47 @@ enum Belief {
 }
 
 /// The machine of an identity, marked as alive.
-pub(super) fn heard(draft: &mut Draft<'_>, id: MachineId, now: Now) -> Result<MachineName, Refusal> {
-    let name = draft.names.get(&id).cloned().ok_or_else(|| Refusal::unknown_machine(id))?;
-    let live = draft.live_mut(&name);
+pub(super) fn heard(tx: &mut Transaction<'_>, id: MachineId, now: Now) -> Result<MachineName, Refusal> {
+    let name = tx.names.get(&id).cloned().ok_or_else(|| Refusal::unknown_machine(id))?;
+    let live = tx.live_mut(&name);
     live.heard_mono_ms = Some(now.mono_ms);
     live.heard_wall_ms = Some(now.wall_ms);
     Ok(name)
 }
 
 pub(super) fn hello(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     effects: &mut Vec<Effect>,
     (id, session): (MachineId, u64),
     mut hello: Hello,
     rules: &Rules<'_>,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    if let Some(row) = draft.by_id(id).filter(|row| row.name != hello.name) {
+    if let Some(row) = tx.by_id(id).filter(|row| row.name != hello.name) {
         let message = format!("this certificate is of machine {}, not of {}", row.name, hello.name);
         return Err(Refusal::Protocol { code: "ForeignMachine", message });
     }
-    let present = draft.by_id(id).and_then(|row| draft.live.machines.get(&row.name)?.session);
+    let present = tx.by_id(id).and_then(|row| tx.live.machines.get(&row.name)?.session);
     if present.is_some_and(|present| present > session) {
         let message = format!("stream {session} was followed by another before its Hello came");
         return Err(Refusal::Protocol { code: "Overtaken", message });
     }
-    let belief = weigh(draft, id, &mut hello, rules.proof_key);
-    let known = draft.by_id(id).and_then(|row| row.ledger);
+    let belief = weigh(tx, id, &mut hello, rules.proof_key);
+    let known = tx.by_id(id).and_then(|row| row.ledger);
     let is_known = known.is_some_and(|(ledger, _)| ledger == hello.ledger_id);
     let takes_ledger = match belief {
         Belief::Whole => true,
         Belief::Less(_) => is_known,
         Belief::BeyondStore => false,
     };
-    if draft.meta.recovering && belief != Belief::BeyondStore {
-        adopt(draft, id, (&hello, takes_ledger), rules.proof_key, now);
+    if tx.meta.recovering && belief != Belief::BeyondStore {
+        adopt(tx, id, (&hello, takes_ledger), rules.proof_key, now);
     }
-    if draft.by_id(id).is_none() && draft.machines.contains_key(&hello.name) {
-        draft.live_mut(&hello.name).stranger = true;
+    if tx.by_id(id).is_none() && tx.machines.contains_key(&hello.name) {
+        tx.live_mut(&hello.name).stranger = true;
     }
-    let name = heard(draft, id, now)?;
-    let live = draft.live_mut(&name);
+    let name = heard(tx, id, now)?;
+    let live = tx.live_mut(&name);
     live.has_stream(session, now);
     live.ledger_left_out = !takes_ledger;
     live.busy_mono_ms = hello.busy.then_some(now.mono_ms);
@@ -91,54 +90,54 @@ pub(super) fn hello(
         Belief::Less(claim) => Some(claim.clone()),
         Belief::Whole | Belief::BeyondStore => None,
     };
-    draft.stop_awaiting(&name);
-    let Some(row) = draft.machines.get(&name).filter(|_| belief != Belief::BeyondStore).cloned() else {
+    tx.stop_awaiting(&name);
+    let Some(row) = tx.machines.get(&name).filter(|_| belief != Belief::BeyondStore).cloned() else {
         return Ok(Reply::Ok);
     };
     let new_ledger = takes_ledger && known.is_some() && !is_known;
     if new_ledger {
-        carry_over(draft, &row, &hello.statuses, now);
-        mark_carried(draft, &name, &hello.statuses);
-        draft.live_mut(&name).event_refused = None;
+        carry_over(tx, &row, &hello.statuses, now);
+        mark_carried(tx, &name, &hello.statuses);
+        tx.live_mut(&name).event_refused = None;
     }
     if present.is_none() {
-        drop_undelivered(draft, &name, hello.generation);
+        drop_undelivered(tx, &name, hello.generation);
     }
-    note_greeting(draft, &row, &hello, takes_ledger && !is_known);
-    items::refresh_one(draft, &row);
+    note_greeting(tx, &row, &hello, takes_ledger && !is_known);
+    items::refresh_one(tx, &row);
     // Send this before the list: an agent with an outdated ledger learns it here, and stops.
-    if let Some((_, seq)) = draft.machines.get(&name).and_then(|row| row.ledger)
+    if let Some((_, seq)) = tx.machines.get(&name).and_then(|row| row.ledger)
         && seq > hello.acked_seq
         && takes_ledger
     {
-        effects.push(ack(draft, (id, session), (hello.ledger_id, seq), rules.proof_key));
+        effects.push(ack(tx, (id, session), (hello.ledger_id, seq), rules.proof_key));
     }
     if hello.generation <= row.assigned.generation
-        && let Some(assignment) = current_assignment(draft, &name, rules, now)
+        && let Some(assignment) = current_assignment(tx, &name, rules, now)
     {
-        draft.live_mut(&name).told = assignment.generation;
+        tx.live_mut(&name).told = assignment.generation;
         effects.push(Effect::Assign { id, assignment });
     }
     Ok(Reply::Ok)
 }
 
 /// Records what a Hello proves beyond this store, and removes its unproven claims.
-fn weigh(draft: &mut Draft<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey) -> Belief {
-    match evidence::beyond(draft, id, hello, key) {
+fn weigh(tx: &mut Transaction<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey) -> Belief {
+    match evidence::beyond(tx, id, hello, key) {
         None => Belief::Whole,
         Some(Beyond::Proven(evidence)) => {
-            if hello.epoch > draft.meta.fleet_epoch && evidence::proves_epoch(id, hello, key) {
-                draft.meta_mut().fleet_epoch = hello.epoch;
+            if hello.epoch > tx.meta.fleet_epoch && evidence::proves_epoch(id, hello, key) {
+                tx.meta_mut().fleet_epoch = hello.epoch;
             }
             // During recovery, the newer facts of the machines are what the store needs.
-            if draft.meta.recovering && hello.epoch <= draft.meta.epoch {
+            if tx.meta.recovering && hello.epoch <= tx.meta.epoch {
                 return Belief::Whole;
             }
-            draft.older_than_fleet(id, evidence);
+            tx.older_than_fleet(id, evidence);
             Belief::BeyondStore
         }
         Some(Beyond::Unproven(claim)) => {
-            if let Some(row) = draft.by_id(id).cloned() {
+            if let Some(row) = tx.by_id(id).cloned() {
                 evidence::leave_out_claims(&row, hello);
             }
             Belief::Less(claim)
@@ -147,20 +146,25 @@ fn weigh(draft: &mut Draft<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey
 }
 
 /// Acknowledges an agent's events up to this one, with a proof.
-fn ack(draft: &Draft<'_>, (id, session): (MachineId, u64), (ledger, seq): (LedgerId, Seq), key: &ProofKey) -> Effect {
-    let (epoch, ordinal) = (draft.meta.epoch, draft.by_id(id).map(|row| row.ledger_ordinal).unwrap_or_default());
+fn ack(
+    tx: &Transaction<'_>,
+    (id, session): (MachineId, u64),
+    (ledger, seq): (LedgerId, Seq),
+    key: &ProofKey,
+) -> Effect {
+    let (epoch, ordinal) = (tx.meta.epoch, tx.by_id(id).map(|row| row.ledger_ordinal).unwrap_or_default());
     let code = key.code(id, &Told::Acked { ledger, ordinal, epoch, seq });
     Effect::Ack { id, session, seq, proof: AckProof { epoch, ordinal, code } }
 }
 
 /// Expires an undelivered permit, unless it may still arrive on another stream. Its time would begin with a new
 /// delivery, long after the conditions that allowed it. The next permit is decided on current facts.
-fn drop_undelivered(draft: &mut Draft<'_>, machine: &MachineName, has: Generation) {
+fn drop_undelivered(tx: &mut Transaction<'_>, machine: &MachineName, has: Generation) {
     let permit = |row: &MachineRow| row.update.as_ref()?.permit.clone();
     // Seeded bug: send the permit again when its machine is back.
-    let known = draft.machines.get(machine).and_then(|row| permit(row)).filter(|_| !planted("late-permit"));
+    let known = tx.machines.get(machine).and_then(|row| permit(row)).filter(|_| !seeded_bug("late-permit"));
     if known.is_some_and(|permit| !permit.expired && permit.listed.is_some_and(|listed| has < listed))
-        && let Some(row) = draft.machine_mut(machine)
+        && let Some(row) = tx.machine_mut(machine)
         && let Some(permit) = row.update.as_mut().and_then(|update| update.permit.as_mut())
     {
         permit.expired = true;
@@ -177,7 +181,7 @@ fn runs_unheard(row: &MachineRow, hello: &Hello) -> bool {
 }
 
 /// Records the facts of a Hello, if they are new.
-fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, other_ledger: bool) {
+fn note_greeting(tx: &mut Transaction<'_>, row: &MachineRow, hello: &Hello, other_ledger: bool) {
     // A recorded acceptance implies that all earlier starts are recorded. While an unrecorded attempt runs, its event
     // is yet to come. The list is then sent again, and its answer follows that event.
     let newest = if runs_unheard(row, hello) { row.assigned.accepted } else { row.assigned.generation };
@@ -189,7 +193,7 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, other_l
     {
         return;
     }
-    let Some(row) = draft.machine_mut(&row.name) else { return };
+    let Some(row) = tx.machine_mut(&row.name) else { return };
     if other_ledger {
         row.take_ledger(hello.ledger_id, hello.acked_seq);
     }
@@ -202,22 +206,21 @@ fn note_greeting(draft: &mut Draft<'_>, row: &MachineRow, hello: &Hello, other_l
 /// that runs deploy or reconfigure items, or waits there for an operator, must have one; all others lack one. A Ready
 /// machine without a slot and without need for review stays without one, because this store lacks work for it. Of a
 /// rejected ledger, only facts count that keep the machine from working unseen.
-fn adopt(draft: &mut Draft<'_>, id: MachineId, (hello, takes_ledger): (&Hello, bool), key: &ProofKey, now: Now) {
-    let Some(name) = draft.names.get(&id).cloned() else { return };
+fn adopt(tx: &mut Transaction<'_>, id: MachineId, (hello, takes_ledger): (&Hello, bool), key: &ProofKey, now: Now) {
+    let Some(name) = tx.names.get(&id).cloned() else { return };
     for status in hello.statuses.iter().filter(|_| takes_ledger) {
-        let newer =
-            draft.machines.get(&name).and_then(|row| row.statuses.get(&status.name).cloned()).is_none_or(|ours| {
-                (ours.generation, ours.attempt, ours.state == ItemState::Running)
-                    != (status.generation, status.attempt, status.state == ItemState::Running)
-            });
+        let newer = tx.machines.get(&name).and_then(|row| row.statuses.get(&status.name).cloned()).is_none_or(|ours| {
+            (ours.generation, ours.attempt, ours.state == ItemState::Running)
+                != (status.generation, status.attempt, status.state == ItemState::Running)
+        });
         if newer {
-            put_status(draft, &name, status.clone());
+            put_status(tx, &name, status.clone());
         }
     }
     if takes_ledger {
-        mark_carried(draft, &name, &hello.statuses);
+        mark_carried(tx, &name, &hello.statuses);
     }
-    let Some(row) = draft.machine_mut(&name) else { return };
+    let Some(row) = tx.machine_mut(&name) else { return };
     let known = row.ledger;
     if takes_ledger {
         row.take_ledger(hello.ledger_id, hello.acked_seq);
@@ -256,16 +259,16 @@ fn adopt(draft: &mut Draft<'_>, id: MachineId, (hello, takes_ledger): (&Hello, b
 }
 
 /// Handles a lost ledger: earlier successes count as done, a running attempt becomes unknown.
-fn carry_over(draft: &mut Draft<'_>, row: &Arc<MachineRow>, known: &[ItemStatus], now: Now) {
+fn carry_over(tx: &mut Transaction<'_>, row: &Arc<MachineRow>, known: &[ItemStatus], now: Now) {
     let known: BTreeMap<&ItemName, ItemHash> = known.iter().map(|status| (&status.name, status.hash)).collect();
     for (item, status) in row.statuses.iter().filter(|(item, status)| known.get(item) != Some(&status.hash)) {
         match status.state {
             // It must run again anyway.
             ItemState::Succeeded if !row.counts(status) => {}
             ItemState::Succeeded => {
-                let Some(row) = draft.machine_mut(&row.name) else { return };
+                let Some(row) = tx.machine_mut(&row.name) else { return };
                 let left_out = Some(LeftOut::DoneBefore);
-                row.verdicts.insert(item.clone(), Verdict { hash: status.hash, cleared_attempts: 0, left_out });
+                row.verdicts.insert(item.clone(), ItemOverride { hash: status.hash, cleared_attempts: 0, left_out });
             }
             ItemState::Running => {
                 let lost = ItemStatus {
@@ -274,7 +277,7 @@ fn carry_over(draft: &mut Draft<'_>, row: &Arc<MachineRow>, known: &[ItemStatus]
                     finished_at_ms: Some(now.wall_ms),
                     ..(**status).clone()
                 };
-                draft.put_status(&row.name, lost);
+                tx.put_status(&row.name, lost);
             }
             ItemState::Failed { .. } | ItemState::Indeterminate => {}
         }
@@ -282,15 +285,15 @@ fn carry_over(draft: &mut Draft<'_>, row: &Arc<MachineRow>, known: &[ItemStatus]
 }
 
 /// Marks the current statuses of these items as reported by another source than the new ledger.
-fn mark_carried(draft: &mut Draft<'_>, machine: &MachineName, told: &[ItemStatus]) {
-    let Some(row) = draft.machine_mut(machine) else { return };
+fn mark_carried(tx: &mut Transaction<'_>, machine: &MachineName, told: &[ItemStatus]) {
+    let Some(row) = tx.machine_mut(machine) else { return };
     let names = row.statuses.keys().chain(told.iter().map(|status| &status.name));
     row.carried = names.cloned().collect();
 }
 
-pub(super) fn gone(draft: &mut Draft<'_>, id: MachineId, session: u64) -> Result<Reply, Refusal> {
-    if let Some(name) = draft.names.get(&id).cloned() {
-        let live = draft.live_mut(&name);
+pub(super) fn gone(tx: &mut Transaction<'_>, id: MachineId, session: u64) -> Result<Reply, Refusal> {
+    if let Some(name) = tx.names.get(&id).cloned() {
+        let live = tx.live_mut(&name);
         if live.session == Some(session) {
             live.session = None;
             live.progress = None;
@@ -300,21 +303,21 @@ pub(super) fn gone(draft: &mut Draft<'_>, id: MachineId, session: u64) -> Result
 }
 
 pub(super) fn status(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     effects: &mut Vec<Effect>,
     (id, session): (MachineId, u64),
     (seq, status): (Seq, ItemStatus),
     key: &ProofKey,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let name = heard(draft, id, now)?;
-    let live = draft.live.machines.get(&name).filter(|live| live.session == Some(session));
+    let name = heard(tx, id, now)?;
+    let live = tx.live.machines.get(&name).filter(|live| live.session == Some(session));
     if live.is_some_and(|live| live.ledger_left_out) {
         // The event stays on the machine until its ledger or the store is replaced.
         return Ok(Reply::Ok);
     }
     let current = live.is_some();
-    let Some((ledger, recorded)) = draft.machines.get(&name).and_then(|row| row.ledger).filter(|_| current) else {
+    let Some((ledger, recorded)) = tx.machines.get(&name).and_then(|row| row.ledger).filter(|_| current) else {
         return Err(Refusal::Protocol { code: "NotGreeted", message: "an event before Hello".to_owned() });
     };
     if seq > recorded.next() {
@@ -322,26 +325,26 @@ pub(super) fn status(
         return Err(Refusal::Protocol { code: "SequenceGap", message });
     }
     if seq == recorded.next() {
-        if let Some(problem) = contradiction(draft, &name, &status) {
+        if let Some(problem) = contradiction(tx, &name, &status) {
             let message = format!("event {seq}, item {}: {problem}", status.name);
-            draft.live_mut(&name).event_refused = Some(message.clone());
+            tx.live_mut(&name).event_refused = Some(message.clone());
             return Err(Refusal::Protocol { code: "ImpossibleTransition", message });
         }
-        draft.live_mut(&name).event_refused = None;
-        record_status(draft, &name, status, now);
-        if let Some(row) = draft.machine_mut(&name) {
+        tx.live_mut(&name).event_refused = None;
+        record_status(tx, &name, status, now);
+        if let Some(row) = tx.machine_mut(&name) {
             row.ledger = Some((ledger, seq));
         }
     }
-    let seq = draft.machines.get(&name).and_then(|row| row.ledger).map_or(seq, |(_, recorded)| recorded.max(seq));
-    effects.push(ack(draft, (id, session), (ledger, seq), key));
+    let seq = tx.machines.get(&name).and_then(|row| row.ledger).map_or(seq, |(_, recorded)| recorded.max(seq));
+    effects.push(ack(tx, (id, session), (ledger, seq), key));
     Ok(Reply::Ok)
 }
 
 /// Why this event is impossible after the earlier events of its ledger. Exceptions are statuses carried over from
 /// another ledger or a Hello, and those dropped to make room.
-fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) -> Option<String> {
-    let row = draft.machines.get(machine)?;
+fn contradiction(tx: &Transaction<'_>, machine: &MachineName, status: &ItemStatus) -> Option<String> {
+    let row = tx.machines.get(machine)?;
     if !is_given(row, &status.name) {
         let problem =
             "no list that it was given has such an item (is the store an old copy? `muster-coordinator recover`)";
@@ -353,24 +356,24 @@ fn contradiction(draft: &Draft<'_>, machine: &MachineName, status: &ItemStatus) 
 }
 
 /// Records a status, unless it would undo a success from another ledger: the same content is done.
-fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus, now: Now) {
-    if planted("drop-failed-status") && matches!(status.state, ItemState::Failed { .. }) {
+fn record_status(tx: &mut Transaction<'_>, machine: &MachineName, status: ItemStatus, now: Now) {
+    if seeded_bug("drop-failed-status") && matches!(status.state, ItemState::Failed { .. }) {
         return;
     }
-    let row = draft.machines.get(machine);
+    let row = tx.machines.get(machine);
     let known = row.and_then(|row| row.statuses.get(&status.name).filter(|known| row.counts(known)));
     let done = known.is_some_and(|known| known.hash == status.hash);
     if !done {
-        swarm::note_member(draft, machine, &status);
-        update::backups::note(draft, machine, &status);
-        if let Some(row) = draft.machine_mut(machine) {
+        swarm::note_member(tx, machine, &status);
+        update::backups::note(tx, machine, &status);
+        if let Some(row) = tx.machine_mut(machine) {
             row.carried.remove(&status.name);
         }
         let name = status.name.clone();
-        put_status(draft, machine, status);
-        note_late_success(draft, machine, &name);
+        put_status(tx, machine, status);
+        note_late_success(tx, machine, &name);
     }
-    let live = draft.live_mut(machine);
+    let live = tx.live_mut(machine);
     live.progress = None;
     live.wants_permit = false;
     live.inputs_wanted_ms = None;
@@ -379,35 +382,35 @@ fn record_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatu
 
 /// An item that ended after it left the list of a machine at rest is due when it returns, like those that ended earlier
 /// (`MachineRow::drop_others`). During an update its success may yet count: the machine may return to its former list.
-fn note_late_success(draft: &mut Draft<'_>, machine: &MachineName, item: &ItemName) {
-    let Some(items) = decide::item_names(draft, machine) else { return };
+fn note_late_success(tx: &mut Transaction<'_>, machine: &MachineName, item: &ItemName) {
+    let Some(items) = decide::item_names(tx, machine) else { return };
     let is_late = |row: &&Arc<MachineRow>| {
         row.update.is_none() && !items.contains(item) && row.statuses.get(item).is_some_and(|status| row.counts(status))
     };
     // Seeded bug: treat an item as done forever.
-    if planted("keep-dropped-done") || draft.machines.get(machine).filter(is_late).is_none() {
+    if seeded_bug("keep-dropped-done") || tx.machines.get(machine).filter(is_late).is_none() {
         return;
     }
-    if let Some(row) = draft.machine_mut(machine) {
+    if let Some(row) = tx.machine_mut(machine) {
         row.redo.insert(item.clone(), row.assigned.generation);
     }
 }
 
 pub(super) fn host_changed(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     (id, session): (MachineId, u64),
     facts: HostFacts,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let name = heard(draft, id, now)?;
-    if draft.live.machines.get(&name).and_then(|live| live.session) != Some(session) {
+    let name = heard(tx, id, now)?;
+    if tx.live.machines.get(&name).and_then(|live| live.session) != Some(session) {
         return Ok(Reply::Ok);
     }
-    let Some(row) = draft.machines.get(&name) else { return Ok(Reply::Ok) };
+    let Some(row) = tx.machines.get(&name) else { return Ok(Reply::Ok) };
     let facts = row.with_own_hostname(facts);
     // Write only changes.
     if row.host.as_ref() != Some(&facts)
-        && let Some(row) = draft.machine_mut(&name)
+        && let Some(row) = tx.machine_mut(&name)
     {
         row.host = Some(facts);
     }
@@ -415,25 +418,25 @@ pub(super) fn host_changed(
 }
 
 pub(super) fn answer(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     (id, session): (MachineId, u64),
     generation: Generation,
     refused: Option<String>,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let name = heard(draft, id, now)?;
-    if draft.live_mut(&name).session != Some(session) {
+    let name = heard(tx, id, now)?;
+    if tx.live_mut(&name).session != Some(session) {
         return Ok(Reply::Ok);
     }
-    let Some(assigned) = draft.machines.get(&name).map(|row| row.assigned.clone()) else { return Ok(Reply::Ok) };
+    let Some(assigned) = tx.machines.get(&name).map(|row| row.assigned.clone()) else { return Ok(Reply::Ok) };
     let accepted = if refused.is_none() { generation } else { assigned.accepted };
     let outdated = assigned.generation != generation || (assigned.refused == refused && assigned.accepted == accepted);
     let refusal = refused.as_deref().unwrap_or_default();
-    if !outdated && !draft.meta.recovering && GIVEN_BY_ANOTHER.iter().any(|code| refusal.starts_with(code)) {
+    if !outdated && !tx.meta.recovering && GIVEN_BY_ANOTHER.iter().any(|code| refusal.starts_with(code)) {
         let claim = format!("{name} was given another list under the same number ({refusal})");
-        draft.live_mut(&name).unproven = Some(UnprovenClaim::NoCode(claim));
+        tx.live_mut(&name).unproven = Some(UnprovenClaim::NoCode(claim));
     }
-    if !outdated && let Some(row) = draft.machine_mut(&name) {
+    if !outdated && let Some(row) = tx.machine_mut(&name) {
         row.assigned.refused = refused;
         row.assigned.accepted = accepted;
     }
@@ -441,13 +444,13 @@ pub(super) fn answer(
 }
 
 /// The agent starts nothing under this permit. The next permit is decided on the facts of that time.
-pub(super) fn permit_wanted(draft: &mut Draft<'_>, id: MachineId, number: u64, now: Now) -> Result<Reply, Refusal> {
-    let name = heard(draft, id, now)?;
-    draft.live_mut(&name).wants_permit = true;
-    let permit = draft.machines.get(&name).and_then(|row| row.update.as_ref()?.permit.as_ref());
+pub(super) fn permit_wanted(tx: &mut Transaction<'_>, id: MachineId, number: u64, now: Now) -> Result<Reply, Refusal> {
+    let name = heard(tx, id, now)?;
+    tx.live_mut(&name).wants_permit = true;
+    let permit = tx.machines.get(&name).and_then(|row| row.update.as_ref()?.permit.as_ref());
     let news = permit.is_some_and(|permit| permit.number == number && !permit.expired);
     if news
-        && let Some(row) = draft.machine_mut(&name)
+        && let Some(row) = tx.machine_mut(&name)
         && let Some(permit) = row.update.as_mut().and_then(|update| update.permit.as_mut())
     {
         permit.expired = true;
@@ -456,24 +459,24 @@ pub(super) fn permit_wanted(draft: &mut Draft<'_>, id: MachineId, number: u64, n
 }
 
 pub(super) fn progress(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     id: MachineId,
-    progress: ItemProgress,
+    progress: ItemActivity,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let name = heard(draft, id, now)?;
-    draft.live_mut(&name).progress = Some(progress);
+    let name = heard(tx, id, now)?;
+    tx.live_mut(&name).progress = Some(progress);
     Ok(Reply::Ok)
 }
 
 pub(super) fn agent_blocked(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     (id, session): (MachineId, u64),
     blocked: Option<(Reason, String)>,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let name = heard(draft, id, now)?;
-    let live = draft.live_mut(&name);
+    let name = heard(tx, id, now)?;
+    let live = tx.live_mut(&name);
     if live.session != Some(session) {
         return Ok(Reply::Ok);
     }

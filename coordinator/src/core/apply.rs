@@ -12,7 +12,7 @@ use muster_proto::model::{
 };
 
 use super::{Effect, Refusal, Reply, enroll};
-use crate::facts::{AuditObject, ClusterRow, Draft, MachineRow, RebootAsked};
+use crate::facts::{AuditObject, ClusterRow, MachineRow, RebootAsked, Transaction};
 
 /// Maximum text of one `apply` in one cluster's audit record, in bytes.
 const AUDITED_MAX: usize = 4 * 1024;
@@ -36,7 +36,7 @@ impl Applied {
 }
 
 pub(super) fn apply(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     effects: &mut Vec<Effect>,
     actor: &str,
     (clusters, machines): (Clusters, Machines),
@@ -44,34 +44,34 @@ pub(super) fn apply(
     now: Now,
 ) -> Result<Reply, Refusal> {
     for (name, (spec, _)) in &machines {
-        may_declare(draft, name, spec, clusters.contains_key(&spec.cluster_name))?;
+        may_declare(tx, name, spec, clusters.contains_key(&spec.cluster_name))?;
     }
-    machines_fit(draft, &machines)?;
-    overrides_fit(draft, &clusters, &machines)?;
+    machines_fit(tx, &machines)?;
+    overrides_fit(tx, &clusters, &machines)?;
     let mut lines: Vec<(ClusterName, Applied)> = Vec::new();
     for (name, (spec, annotations)) in clusters {
-        let mut warned = idle_hooks(draft, &name, &spec, &machines);
-        warned.extend(more_than_awaited(draft, &name, &spec, &machines));
+        let mut warned = idle_hooks(tx, &name, &spec, &machines);
+        warned.extend(more_than_awaited(tx, &name, &spec, &machines));
         warned.extend(missing_runners(&name, &spec));
         warned.extend(variables_in_scripts(&name, &spec));
-        let applied = apply_cluster(draft, &name, spec, annotations, dry_run, now);
+        let applied = apply_cluster(tx, &name, spec, annotations, dry_run, now);
         let warned = warned.into_iter().filter(|_| applied.changed).map(Applied::changed);
         let warned: Vec<Applied> = warned.collect();
         lines.extend(iter::once(applied).chain(warned).map(|applied| (name.clone(), applied)));
     }
     for (name, (spec, annotations)) in machines {
-        let moved = moved(draft, &name, &spec).filter(|_| !dry_run);
+        let moved = moved(tx, &name, &spec).filter(|_| !dry_run);
         let cluster = spec.cluster_name.clone();
-        lines.push((cluster, apply_machine(draft, &name, spec, annotations, dry_run, now)));
+        lines.push((cluster, apply_machine(tx, &name, spec, annotations, dry_run, now)));
         if let Some(id) = moved {
             let reason = "its Machine document has another interface or cidr: the next greeting says which".to_owned();
-            draft.live_mut(&name).session = None;
+            tx.live_mut(&name).session = None;
             effects.push(Effect::Close { id, reason });
         }
     }
     if !dry_run {
         for (cluster, message) in changes(&lines) {
-            draft.audit(actor, "apply", AuditObject::Manifest(cluster), &message, now.wall_ms);
+            tx.audit(actor, "apply", AuditObject::Manifest(cluster), &message, now.wall_ms);
         }
     }
     Ok(Reply::Done(lines.into_iter().map(|(_, applied)| applied.line).collect()))
@@ -97,13 +97,13 @@ fn joined(lines: &[&str]) -> String {
     message
 }
 
-fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_manifest: bool) -> Result<(), Refusal> {
-    if !in_manifest && !draft.clusters.contains_key(&spec.cluster_name) {
-        let names = draft.clusters.keys().map(ClusterName::as_str);
+fn may_declare(tx: &Transaction<'_>, name: &MachineName, spec: &MachineSpec, in_manifest: bool) -> Result<(), Refusal> {
+    if !in_manifest && !tx.clusters.contains_key(&spec.cluster_name) {
+        let names = tx.clusters.keys().map(ClusterName::as_str);
         return Err(super::operators::not_found("cluster", spec.cluster_name.as_str(), names));
     }
     // A replaceable name is for another machine, which may differ in everything.
-    let Some(row) = draft.machines.get(name).filter(|row| row.id.is_some() && !row.replaceable) else { return Ok(()) };
+    let Some(row) = tx.machines.get(name).filter(|row| row.id.is_some() && !row.replaceable) else { return Ok(()) };
     if row.spec.machine_type != spec.machine_type || row.spec.cluster_name != spec.cluster_name {
         let then = match spec.machine_type {
             MachineType::Control | MachineType::Worker => "apply again, then enrol it with a token of the new role",
@@ -121,23 +121,23 @@ fn may_declare(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec, in_man
 }
 
 /// Has every cluster room for its declared machines?
-fn machines_fit(draft: &Draft<'_>, machines: &Machines) -> Result<(), Refusal> {
+fn machines_fit(tx: &Transaction<'_>, machines: &Machines) -> Result<(), Refusal> {
     let clusters: BTreeSet<&ClusterName> = machines.values().map(|(spec, _)| &spec.cluster_name).collect();
     clusters.into_iter().try_for_each(|cluster| {
-        let recorded = draft.machines_of(cluster).filter(|row| !machines.contains_key(&row.name)).count();
+        let recorded = tx.machines_of(cluster).filter(|row| !machines.contains_key(&row.name)).count();
         enroll::may_have(cluster, recorded + brought(cluster, machines).count())
     })
 }
 
 /// Do the items that a Machine overrides, and its update group, exist in its Cluster, as both will be? A manifest may
 /// have only one of the two, so the parser cannot check this.
-fn overrides_fit(draft: &Draft<'_>, clusters: &Clusters, machines: &Machines) -> Result<(), Refusal> {
+fn overrides_fit(tx: &Transaction<'_>, clusters: &Clusters, machines: &Machines) -> Result<(), Refusal> {
     let brought = machines.iter().map(|(name, (spec, _))| (name, spec));
-    let recorded = draft.machines.values().filter(|row| !machines.contains_key(&row.name));
+    let recorded = tx.machines.values().filter(|row| !machines.contains_key(&row.name));
     for (name, machine) in brought.chain(recorded.map(|row| (&row.name, &row.spec))) {
         let cluster = &machine.cluster_name;
         let unchanged = !clusters.contains_key(cluster) && !machines.contains_key(name);
-        let newest = clusters.get(cluster).map(|(spec, _)| spec).or_else(|| draft.spec(cluster).map(|spec| &**spec));
+        let newest = clusters.get(cluster).map(|(spec, _)| spec).or_else(|| tx.spec(cluster).map(|spec| &**spec));
         let Some(spec) = newest.filter(|_| !unchanged) else { continue };
         let items = spec.items(machine.machine_type);
         group_exists(name, machine, spec)?;
@@ -168,8 +168,8 @@ fn group_exists(name: &MachineName, machine: &MachineSpec, spec: &ClusterSpec) -
 }
 
 /// Idle hooks: their machine or type is absent from the cluster and unexpected, so updates skip them.
-fn idle_hooks(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
-    let recorded = draft.machines_of(cluster).map(|row| (&row.name, row.spec.machine_type));
+fn idle_hooks(tx: &Transaction<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
+    let recorded = tx.machines_of(cluster).map(|row| (&row.name, row.spec.machine_type));
     let there: BTreeMap<&MachineName, MachineType> = recorded.chain(brought(cluster, machines)).collect();
     let count = |of| there.values().filter(|machine_type| **machine_type == of).count();
     // Expected machines may be unknown yet.
@@ -194,8 +194,13 @@ fn brought<'m>(cluster: &ClusterName, machines: &'m Machines) -> impl Iterator<I
 }
 
 /// Warns if more machines are declared than the cluster waits for: its deployment may start without the others.
-fn more_than_awaited(draft: &Draft<'_>, cluster: &ClusterName, spec: &ClusterSpec, machines: &Machines) -> Vec<String> {
-    let begun = draft.machines_of(cluster).any(|row| row.ready_at.is_some());
+fn more_than_awaited(
+    tx: &Transaction<'_>,
+    cluster: &ClusterName,
+    spec: &ClusterSpec,
+    machines: &Machines,
+) -> Vec<String> {
+    let begun = tx.machines_of(cluster).any(|row| row.ready_at.is_some());
     let Some(counts) = spec.machines.filter(|_| !begun) else { return Vec::new() };
     let more = [MachineType::Control, MachineType::Worker].into_iter().filter_map(|of| {
         let declared = brought(cluster, machines).filter(|(_, machine_type)| *machine_type == of).count();
@@ -242,14 +247,14 @@ fn variables_in_scripts(cluster: &ClusterName, spec: &ClusterSpec) -> Vec<String
 }
 
 /// What a changed spec means for a deployed cluster.
-fn what_follows(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> String {
-    let deployed = draft.machines_of(name).filter(|machine| machine.ready_at.is_some()).count();
+fn what_follows(tx: &Transaction<'_>, name: &ClusterName, spec: &ClusterSpec) -> String {
+    let deployed = tx.machines_of(name).filter(|machine| machine.ready_at.is_some()).count();
     if deployed == 0 {
         return String::new();
     }
-    let known = draft.spec(name);
+    let known = tx.spec(name);
     let counts = known.and_then(|known| known.machines) != spec.machines;
-    let more = to_enrol(draft, name, spec).filter(|_| counts).map(|more| format!("; {more}")).unwrap_or_default();
+    let more = to_enrol(tx, name, spec).filter(|_| counts).map(|more| format!("; {more}")).unwrap_or_default();
     if known.is_some_and(|known| MachineType::ALL.iter().all(|of| known.asks_the_same(spec, *of))) {
         return more;
     }
@@ -257,8 +262,8 @@ fn what_follows(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> St
         1 => "its deployed machine keeps what it has".to_owned(),
         count => format!("its {count} deployed machines keep what they have"),
     };
-    let after = draft.open_rollout(name).map(|open| format!(", when {} has ended", open.name)).unwrap_or_default();
-    let begun = draft.machines_of(name).filter(|row| row.ready_at.is_none() && row.id.is_some() && !row.revoked);
+    let after = tx.open_rollout(name).map(|open| format!(", when {} has ended", open.name)).unwrap_or_default();
+    let begun = tx.machines_of(name).filter(|row| row.ready_at.is_none() && row.id.is_some() && !row.revoked);
     let at_once = match begun.count() {
         0 => String::new(),
         1 => "; the one that is not deployed yet goes by it at once".to_owned(),
@@ -271,10 +276,10 @@ fn what_follows(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> St
 }
 
 /// Machines that the manifest wants and that have yet to enrol. None: all are there.
-fn to_enrol(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> Option<String> {
+fn to_enrol(tx: &Transaction<'_>, name: &ClusterName, spec: &ClusterSpec) -> Option<String> {
     let wanted = spec.machines?;
     let missing = [(MachineType::Control, wanted.control), (MachineType::Worker, wanted.worker)].map(|(of, wanted)| {
-        let there = draft.machines_of(name).filter(|row| row.spec.machine_type == of && !row.revoked).count();
+        let there = tx.machines_of(name).filter(|row| row.spec.machine_type == of && !row.revoked).count();
         (of, (wanted as usize).saturating_sub(there))
     });
     let missing: Vec<_> = missing.into_iter().filter(|(_, count)| *count > 0).collect();
@@ -287,17 +292,17 @@ fn to_enrol(draft: &Draft<'_>, name: &ClusterName, spec: &ClusterSpec) -> Option
 }
 
 fn apply_cluster(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     name: &ClusterName,
     spec: ClusterSpec,
     annotations: BTreeMap<String, String>,
     dry_run: bool,
     now: Now,
 ) -> Applied {
-    let Some(row) = draft.clusters.get(name).cloned() else {
+    let Some(row) = tx.clusters.get(name).cloned() else {
         if !dry_run {
-            draft.put_spec(name, 1, Arc::new(spec));
-            draft.put_cluster(ClusterRow {
+            tx.put_spec(name, 1, Arc::new(spec));
+            tx.put_cluster(ClusterRow {
                 name: name.clone(),
                 created_at_ms: now.wall_ms,
                 annotations,
@@ -313,47 +318,47 @@ fn apply_cluster(
         }
         return Applied::changed(format!("cluster {name} created"));
     };
-    let same_spec = draft.spec(name).is_some_and(|known| **known == spec);
+    let same_spec = tx.spec(name).is_some_and(|known| **known == spec);
     let missing = annotations.iter().any(|(key, value)| row.annotations.get(key) != Some(value));
     if same_spec && !missing {
         return Applied { line: format!("cluster {name} unchanged"), changed: false };
     }
-    let follows = if same_spec { String::new() } else { what_follows(draft, name, &spec) };
+    let follows = if same_spec { String::new() } else { what_follows(tx, name, &spec) };
     if !dry_run {
         let version = row.spec_version + u64::from(!same_spec);
         if !same_spec {
-            draft.put_spec(name, version, Arc::new(spec));
+            tx.put_spec(name, version, Arc::new(spec));
         }
-        if let Some(row) = draft.cluster_mut(name) {
+        if let Some(row) = tx.cluster_mut(name) {
             row.spec_version = version;
             row.annotations.extend(annotations);
         }
-        draft.drop_unused_specs(name);
+        tx.drop_unused_specs(name);
     }
     Applied::changed(format!("cluster {name} configured{follows}"))
 }
 
 /// The connected agent with a changed selection of its InternalIP: it learns the new one in its next welcome.
-fn moved(draft: &Draft<'_>, name: &MachineName, spec: &MachineSpec) -> Option<MachineId> {
-    let row = draft.machines.get(name)?;
-    let connected = draft.live.machines.get(name).is_some_and(|live| live.session.is_some());
+fn moved(tx: &Transaction<'_>, name: &MachineName, spec: &MachineSpec) -> Option<MachineId> {
+    let row = tx.machines.get(name)?;
+    let connected = tx.live.machines.get(name).is_some_and(|live| live.session.is_some());
     let elsewhere = (&row.spec.interface, &row.spec.cidr) != (&spec.interface, &spec.cidr);
     row.id.filter(|_| connected && elsewhere)
 }
 
 fn apply_machine(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     name: &MachineName,
     spec: MachineSpec,
     annotations: BTreeMap<String, String>,
     dry_run: bool,
     now: Now,
 ) -> Applied {
-    let Some(row) = draft.machines.get(name).cloned() else {
+    let Some(row) = tx.machines.get(name).cloned() else {
         if !dry_run {
             let mut row = MachineRow::new(name.clone(), spec, true, now.wall_ms);
             row.annotations = annotations;
-            draft.put_machine(row);
+            tx.put_machine(row);
         }
         return Applied::changed(format!("machine {name} created"));
     };
@@ -362,7 +367,7 @@ fn apply_machine(
         return Applied { line: format!("machine {name} unchanged"), changed: false };
     }
     let asked = spec.reboot_required && !row.spec.reboot_required;
-    if !dry_run && let Some(row) = draft.machine_mut(name) {
+    if !dry_run && let Some(row) = tx.machine_mut(name) {
         if asked {
             row.reboot = Some(RebootAsked { at_ms: now.wall_ms, completed: false });
         } else if !spec.reboot_required {

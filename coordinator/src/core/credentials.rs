@@ -8,7 +8,7 @@ use muster_proto::{
 };
 
 use super::{Refusal, Reply, operators::not_found};
-use crate::facts::{AuditObject, CertificateRow, CredentialRow, Draft, Rate};
+use crate::facts::{AuditObject, CertificateRow, CredentialRow, Rate, Transaction};
 
 /// Maximum names with credentials; expired ones make room.
 const CREDENTIALS_MAX: usize = 10_000;
@@ -34,14 +34,14 @@ pub struct Renewal {
 }
 
 /// Records credentials before they are issued.
-pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now: Now) -> Result<Reply, Refusal> {
-    if draft.credentials.len() >= CREDENTIALS_MAX && !draft.credentials.contains_key(&row.subject) {
-        let expired = draft.credentials.values().find(|row| row.expired(now.wall_ms));
+pub(crate) fn record(tx: &mut Transaction<'_>, actor: &str, row: CredentialRow, now: Now) -> Result<Reply, Refusal> {
+    if tx.credentials.len() >= CREDENTIALS_MAX && !tx.credentials.contains_key(&row.subject) {
+        let expired = tx.credentials.values().find(|row| row.expired(now.wall_ms));
         let Some(expired) = expired.map(|row| row.subject.clone()) else {
             let message = format!("{CREDENTIALS_MAX} names have credentials; use one of them again");
             return Err(Refusal::State { reason: "TooManyCredentials", message });
         };
-        draft.drop_credentials(&expired);
+        tx.drop_credentials(&expired);
     }
     let clusters = row.certificates.iter().flat_map(|certificate| &certificate.clusters);
     let clusters: Vec<&str> = clusters.map(ClusterName::as_str).collect();
@@ -49,21 +49,21 @@ pub(crate) fn record(draft: &mut Draft<'_>, actor: &str, row: CredentialRow, now
         [] => "for every cluster".to_owned(),
         some => format!("for {}", some.join(", ")),
     };
-    let row = beside(draft.credentials.get(&row.subject).map(|known| &**known), row, CERTIFICATES_MAX, now)?;
-    draft.audit(actor, "issue", AuditObject::Credentials(&row.subject), &message, now.wall_ms);
-    draft.put_credentials(row);
+    let row = beside(tx.credentials.get(&row.subject).map(|known| &**known), row, CERTIFICATES_MAX, now)?;
+    tx.audit(actor, "issue", AuditObject::Credentials(&row.subject), &message, now.wall_ms);
+    tx.put_credentials(row);
     Ok(Reply::Ok)
 }
 
 /// Records a certificate that a controller requested, before it is issued. The presented one stays valid: the answer
 /// may be lost, and other instances may share the credentials. Its validity is checked here, because it may have been
 /// revoked since the call began.
-pub(super) fn renew(draft: &mut Draft<'_>, controller: &str, renewal: Renewal, now: Now) -> Result<Reply, Refusal> {
+pub(super) fn renew(tx: &mut Transaction<'_>, controller: &str, renewal: Renewal, now: Now) -> Result<Reply, Refusal> {
     let subject = controller_subject(controller);
     let too_fast = |what: String| move |again_in_ms| Refusal::TooFast { what, again_in_ms };
     let limit = format!("{subject} may renew {} certificate a second", RENEWALS.per_second);
-    draft.count(&subject, RENEWALS, now).map_err(too_fast(limit))?;
-    let Some(known) = draft.credentials.get(&subject).filter(|row| !row.refuses(renewal.shown_issued_at_ms)).cloned()
+    tx.count(&subject, RENEWALS, now).map_err(too_fast(limit))?;
+    let Some(known) = tx.credentials.get(&subject).filter(|row| !row.refuses(renewal.shown_issued_at_ms)).cloned()
     else {
         let message = format!("the credentials of {subject} were revoked while it asked for others");
         return Err(Refusal::State { reason: "Revoked", message });
@@ -82,8 +82,8 @@ pub(super) fn renew(draft: &mut Draft<'_>, controller: &str, renewal: Renewal, n
     };
     let row = beside(Some(&known), row, RENEWED_MAX, now)?;
     let message = format!("by itself, for {lifetime_s} s; the certificate that it showed stays until it expires");
-    draft.audit(&subject, "renew", AuditObject::Credentials(&subject), &message, now.wall_ms);
-    draft.put_credentials(row);
+    tx.audit(&subject, "renew", AuditObject::Credentials(&subject), &message, now.wall_ms);
+    tx.put_credentials(row);
     Ok(Reply::Ok)
 }
 
@@ -93,9 +93,9 @@ fn controller_subject(controller: &str) -> String {
 }
 
 /// Records the coordinator's addresses: new credentials name the first, and agents learn all of them.
-pub(crate) fn set_address(draft: &mut Draft<'_>, actor: &str, addresses: Addresses, now: Now) -> Reply {
-    draft.audit(actor, "set-address", AuditObject::Coordinator, &addresses.to_string(), now.wall_ms);
-    let meta = draft.meta_mut();
+pub(crate) fn set_address(tx: &mut Transaction<'_>, actor: &str, addresses: Addresses, now: Now) -> Reply {
+    tx.audit(actor, "set-address", AuditObject::Coordinator, &addresses.to_string(), now.wall_ms);
+    let meta = tx.meta_mut();
     addresses.first().clone_into(&mut meta.address);
     meta.advertised = Some(addresses);
     Reply::Ok
@@ -128,10 +128,10 @@ fn beside(known: Option<&CredentialRow>, row: CredentialRow, most: usize, now: N
 }
 
 /// Refuses every existing certificate of this name.
-pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now) -> Result<Reply, Refusal> {
-    let Some(row) = draft.credentials.get(subject) else {
+pub(super) fn revoke(tx: &mut Transaction<'_>, actor: &str, subject: &str, now: Now) -> Result<Reply, Refusal> {
+    let Some(row) = tx.credentials.get(subject) else {
         // Exclude the operator's own subject: an operator cannot revoke it.
-        let others = draft.credentials.keys().map(String::as_str).filter(|known| *known != actor);
+        let others = tx.credentials.keys().map(String::as_str).filter(|known| *known != actor);
         return Err(not_found("credential", subject, others));
     };
     if row.revoked() {
@@ -149,17 +149,17 @@ pub(super) fn revoke(draft: &mut Draft<'_>, actor: &str, subject: &str, now: Now
     let newest_ms = row.certificates.iter().map(|certificate| certificate.issued_at_ms).max();
     let revoked_at_ms = newest_ms.max(Some(now.wall_ms));
     let row = CredentialRow { revoked_at_ms, ..(**row).clone() };
-    draft.put_credentials(row);
+    tx.put_credentials(row);
     let line = format!("credentials of {subject} revoked: their connections are cut and they open no new one");
-    draft.audit(actor, "revoke", AuditObject::Credentials(subject), &line, now.wall_ms);
-    Ok(Reply::Done(std::iter::once(line).chain(locks_that_stay(draft, subject)).collect()))
+    tx.audit(actor, "revoke", AuditObject::Credentials(subject), &line, now.wall_ms);
+    Ok(Reply::Done(std::iter::once(line).chain(locks_that_stay(tx, subject)).collect()))
 }
 
 /// The locks of a controller outlive its credentials and still protect their machines.
-fn locks_that_stay(draft: &Draft<'_>, subject: &str) -> Vec<String> {
+fn locks_that_stay(tx: &Transaction<'_>, subject: &str) -> Vec<String> {
     let Some(controller) = subject.strip_prefix(CONTROLLER) else { return Vec::new() };
     let clusters: BTreeSet<&ClusterName> =
-        draft.locks.keys().filter(|key| key.controller == controller).map(|key| &key.cluster).collect();
+        tx.locks.keys().filter(|key| key.controller == controller).map(|key| &key.cluster).collect();
     let line = |cluster| {
         format!(
             "cluster {cluster}: its locks stay, and it is waited for; if it is gone for good: `musterctl locks \

@@ -7,20 +7,20 @@ use muster_proto::model::{ClusterName, MachineType, Now};
 
 use super::{Effect, Refusal, Reply, enroll, operators};
 use crate::{
-    facts::{AuditObject, Draft, MachineRow},
+    facts::{AuditObject, MachineRow, Transaction},
     plan::safety::some_names,
 };
 
 pub(super) fn cluster(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     effects: &mut Vec<Effect>,
     actor: &str,
     name: &ClusterName,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    operators::known_cluster(draft, name)?;
-    let is_live = |machine: &&Arc<MachineRow>| machine.may_live() && !draft.never_reported(machine);
-    let mut live: Vec<_> = draft.machines_of(name).filter(is_live).collect();
+    operators::known_cluster(tx, name)?;
+    let is_live = |machine: &&Arc<MachineRow>| machine.may_live() && !tx.never_reported(machine);
+    let mut live: Vec<_> = tx.machines_of(name).filter(is_live).collect();
     let is_control = |machine: &MachineRow| machine.spec.machine_type == MachineType::Control;
     // The last control machine cannot be removed: workers first.
     live.sort_by_key(|machine| is_control(machine));
@@ -36,15 +36,15 @@ pub(super) fn cluster(
         let message = format!("cluster {name} has machines: {names}; {way}; then delete it again");
         return Err(Refusal::State { reason: "MachinesLeft", message });
     }
-    let machines: Vec<Arc<MachineRow>> = draft.machines_of(name).cloned().collect();
+    let machines: Vec<Arc<MachineRow>> = tx.machines_of(name).cloned().collect();
     for machine in &machines {
         // Even an unreported machine has a certificate.
         if let Some(id) = machine.id.filter(|_| !machine.revoked) {
-            enroll::deny(draft, effects, &machine.name, id, "its cluster was deleted", now);
+            enroll::deny(tx, effects, &machine.name, id, "its cluster was deleted", now);
         }
-        draft.drop_machine(&machine.name);
+        tx.drop_machine(&machine.name);
     }
-    let (tokens, secrets) = draft.drop_cluster(name);
+    let (tokens, secrets) = tx.drop_cluster(name);
     let gone: Vec<String> = [(machines.len(), "machine"), (tokens, "join token"), (secrets, "secret")]
         .into_iter()
         .filter(|(count, _)| *count > 0)
@@ -52,5 +52,5 @@ pub(super) fn cluster(
         .collect();
     let with = if gone.is_empty() { String::new() } else { format!(" with {} of its own", gone.join(", ")) };
     let line = format!("cluster {name} deleted{with}; `get audit` keeps what was done to it");
-    operators::audited(draft, actor, "delete", AuditObject::Cluster(name), vec![line], now)
+    operators::audited(tx, actor, "delete", AuditObject::Cluster(name), vec![line], now)
 }

@@ -6,22 +6,22 @@ use muster_proto::model::{ClusterName, MachineName, MachineType, Now};
 
 use super::{Refusal, Reply, operators};
 use crate::{
-    facts::{AuditObject, Draft, MachineRow},
-    plan::{Limits, safety::some_names, survey::Survey},
+    facts::{AuditObject, MachineRow, Transaction},
+    plan::{Limits, safety::some_names, snapshot::ClusterSnapshot},
 };
 
 pub(super) fn cluster(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     cluster: &ClusterName,
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    operators::known_cluster(draft, cluster)?;
-    let started = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0 || row.deploy_requested);
+    operators::known_cluster(tx, cluster)?;
+    let started = tx.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0 || row.deploy_requested);
     if started {
-        let begun = draft.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0);
-        let line = match draft.open_rollout(cluster) {
+        let begun = tx.clusters.get(cluster).is_some_and(|row| row.rollout_seq > 0);
+        let line = match tx.open_rollout(cluster) {
             Some(open) if open.update.is_some() => {
                 format!("cluster {cluster}: machines that have come since join it when {} has ended", open.name)
             }
@@ -33,27 +33,27 @@ pub(super) fn cluster(
         };
         return Ok(Reply::Done(vec![line]));
     }
-    let reported = Survey::of(draft, cluster, limits, now).map(|survey| survey.reported());
+    let reported = ClusterSnapshot::of(tx, cluster, limits, now).map(|snapshot| snapshot.reported());
     let Some(reported) = reported.filter(|reported| reported.control > 0) else {
-        let message = format!("no control machine of {cluster} has reported yet; {}", way_out(draft, cluster));
+        let message = format!("no control machine of {cluster} has reported yet; {}", way_out(tx, cluster));
         return Err(Refusal::State { reason: "NoControlMachine", message });
     };
-    if let Some(row) = draft.cluster_mut(cluster) {
+    if let Some(row) = tx.cluster_mut(cluster) {
         row.deploy_requested = true;
     }
     let line = format!(
         "cluster {cluster}: deployment started with {} control and {} worker machines; others join when they report",
         reported.control, reported.worker
     );
-    operators::audited(draft, actor, "deploy", AuditObject::Cluster(cluster), vec![line], now)
+    operators::audited(tx, actor, "deploy", AuditObject::Cluster(cluster), vec![line], now)
 }
 
 /// How to get a control machine to report: an enrolled one must report a fitting address, or one must enrol.
-fn way_out(draft: &Draft<'_>, cluster: &ClusterName) -> String {
+fn way_out(tx: &Transaction<'_>, cluster: &ClusterName) -> String {
     let enrolled = |machine: &&Arc<MachineRow>| {
         machine.id.is_some() && !machine.revoked && machine.spec.machine_type == MachineType::Control
     };
-    let silent: Vec<&MachineName> = draft.machines_of(cluster).filter(enrolled).map(|machine| &machine.name).collect();
+    let silent: Vec<&MachineName> = tx.machines_of(cluster).filter(enrolled).map(|machine| &machine.name).collect();
     match silent.first() {
         Some(first) => format!(
             "{} enrolled; does `muster-agent` run there? `musterctl describe machine {first}` says what is missing",

@@ -4,11 +4,11 @@
 use muster_proto::{
     convert::Hello,
     model::{AuthCode, Epoch, LedgerOrdinal, MachineId, Seq},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use crate::{
-    facts::{Draft, MachineRow, UnprovenClaim},
+    facts::{MachineRow, Transaction, UnprovenClaim},
     proof::{ProofKey, Told},
 };
 
@@ -31,16 +31,16 @@ struct Claim {
 }
 
 /// Checks every number of a Hello.
-pub(super) fn beyond(draft: &Draft<'_>, id: MachineId, hello: &Hello, key: &ProofKey) -> Option<Beyond> {
-    let Some(row) = draft.by_id(id) else {
+pub(super) fn beyond(tx: &Transaction<'_>, id: MachineId, hello: &Hello, key: &ProofKey) -> Option<Beyond> {
+    let Some(row) = tx.by_id(id) else {
         // Its certificate proves it: a record contains every machine for which its coordinator signed a certificate.
         let stranger =
             || format!("a machine that calls itself {} has a certificate of ours and is not in it", hello.name);
-        return (draft.meta.recovered_epoch == Epoch(0)).then(|| Beyond::Proven(stranger()));
+        return (tx.meta.recovered_epoch == Epoch(0)).then(|| Beyond::Proven(stranger()));
     };
     let mut unproven = None;
-    for claim in [epoch(draft, row, hello), list(row, hello), acked(row, hello)].into_iter().flatten() {
-        match weigh(draft, id, claim, key) {
+    for claim in [epoch(tx, row, hello), list(row, hello), acked(row, hello)].into_iter().flatten() {
+        match weigh(tx, id, claim, key) {
             proven @ Beyond::Proven(_) => return Some(proven),
             claim @ Beyond::Unproven(_) => unproven.get_or_insert(claim),
         };
@@ -53,18 +53,18 @@ pub(super) fn proves_epoch(id: MachineId, hello: &Hello, key: &ProofKey) -> bool
     key.proves(id, &Told::Epoch(hello.epoch), hello.epoch_code)
 }
 
-fn weigh(draft: &Draft<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> Beyond {
+fn weigh(tx: &Transaction<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> Beyond {
     // Seeded bug: believe every claim of a machine.
-    if planted("believe-unproven") {
+    if seeded_bug("believe-unproven") {
         return Beyond::Proven(claim.text);
     }
-    let told = claim.shown.filter(|(told, _, code)| key.proves(id, told, *code) && !planted("doubt-proven"));
+    let told = claim.shown.filter(|(told, _, code)| key.proves(id, told, *code) && !seeded_bug("doubt-proven"));
     // The recovery asked every machine for what was issued before it. If a machine withheld it then, it cannot stop the
     // others now.
-    let is_over = |epoch: Epoch| epoch < draft.meta.recovered_epoch && !draft.meta.recovering;
+    let is_over = |epoch: Epoch| epoch < tx.meta.recovered_epoch && !tx.meta.recovering;
     match told {
         // Seeded bug: accept a former ledger of a machine as proof that the store is old.
-        Some(_) if claim.of_former_ledger && !planted("ignore-ledger-ordinal") => {
+        Some(_) if claim.of_former_ledger && !seeded_bug("ignore-ledger-ordinal") => {
             Beyond::Unproven(UnprovenClaim::FormerLedger(claim.text))
         }
         Some((_, epoch, _)) if !is_over(epoch) => Beyond::Proven(claim.text),
@@ -72,8 +72,8 @@ fn weigh(draft: &Draft<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> Beyo
     }
 }
 
-fn epoch(draft: &Draft<'_>, row: &MachineRow, hello: &Hello) -> Option<Claim> {
-    let (theirs, ours) = (hello.epoch, draft.meta.epoch);
+fn epoch(tx: &Transaction<'_>, row: &MachineRow, hello: &Hello) -> Option<Claim> {
+    let (theirs, ours) = (hello.epoch, tx.meta.epoch);
     (theirs > ours).then(|| Claim {
         text: format!("{} has seen epoch {theirs}, this one is {ours}", row.name),
         shown: Some((Told::Epoch(theirs), theirs, hello.epoch_code)),

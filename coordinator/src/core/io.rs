@@ -12,9 +12,9 @@ use muster_proto::{
     },
 };
 
-use super::{LockRelease, Word, update::Options};
+use super::{LockCommand, LockRelease, update::Options};
 use crate::{
-    facts::{CredentialRow, ItemProgress, Sealed, SecretId},
+    facts::{CredentialRow, ItemActivity, Sealed, SecretId},
     plan::swarm::joining::NodeEntry,
 };
 
@@ -85,14 +85,14 @@ pub enum Input {
         /// Name in its certificate.
         controller: String,
         /// The command.
-        word: Word,
+        word: LockCommand,
     },
     /// Progress of a download or a playbook.
     Progress {
         /// Identity of the agent.
         id: MachineId,
         /// The progress.
-        progress: ItemProgress,
+        progress: ItemActivity,
     },
     /// Why an agent is blocked. None: it can start items again.
     AgentBlocked {

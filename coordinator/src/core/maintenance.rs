@@ -7,14 +7,14 @@ use super::{
     credentials::{self, Renewal},
     operators::{audited, known_cluster, not_found},
 };
-use crate::facts::{AuditObject, Draft, LockKey, LockRow};
+use crate::facts::{AuditObject, LockKey, LockRow, Transaction};
 
 /// Maximum locks of one controller. It fits a cluster of ten thousand machines.
 const LOCKS_PER_CONTROLLER_MAX: usize = 20_000;
 
 /// Commands of an application controller. The owner of the locks comes from its certificate.
 #[derive(Clone, Debug)]
-pub enum Word {
+pub enum LockCommand {
     /// It guards workloads here: missing locks are created, as active.
     Register {
         /// The cluster.
@@ -77,18 +77,23 @@ pub struct LockRelease {
     pub machine: Option<MachineName>,
 }
 
-pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: Now) -> Result<Reply, Refusal> {
+pub(super) fn take(
+    tx: &mut Transaction<'_>,
+    controller: String,
+    word: LockCommand,
+    now: Now,
+) -> Result<Reply, Refusal> {
     match word {
-        Word::Register { cluster, machines, of_cluster } => {
-            register(draft, &controller, &cluster, machines, of_cluster, now)
+        LockCommand::Register { cluster, machines, of_cluster } => {
+            register(tx, &controller, &cluster, machines, of_cluster, now)
         }
-        Word::Release { cluster, machine } => {
-            let key = known_lock(draft, LockKey { cluster, controller, node: machine })?;
-            draft.drop_lock(&key);
+        LockCommand::Release { cluster, machine } => {
+            let key = known_lock(tx, LockKey { cluster, controller, node: machine })?;
+            tx.drop_lock(&key);
             Ok(Reply::Ok)
         }
-        Word::Set { cluster, machine, state, message, percentage, description, release } => {
-            let key = known_lock(draft, LockKey { cluster, controller, node: machine })?;
+        LockCommand::Set { cluster, machine, state, message, percentage, description, release } => {
+            let key = known_lock(tx, LockKey { cluster, controller, node: machine })?;
             let news = LockRow {
                 key,
                 state,
@@ -100,34 +105,34 @@ pub(super) fn take(draft: &mut Draft<'_>, controller: String, word: Word, now: N
                 updated_ms: now.wall_ms,
                 revision: 0,
             };
-            set(draft, news);
+            set(tx, news);
             Ok(Reply::Ok)
         }
-        Word::Watch { cluster, stream } => {
-            known_cluster(draft, &cluster)?;
-            draft.begin_watch(cluster, controller, stream, now);
+        LockCommand::Watch { cluster, stream } => {
+            known_cluster(tx, &cluster)?;
+            tx.begin_watch(cluster, controller, stream, now);
             Ok(Reply::Ok)
         }
-        Word::Unwatch { cluster, stream } => {
-            draft.end_watch(cluster, controller, stream, now);
+        LockCommand::Unwatch { cluster, stream } => {
+            tx.end_watch(cluster, controller, stream, now);
             Ok(Reply::Ok)
         }
-        Word::Renew(renewal) => credentials::renew(draft, &controller, renewal, now),
+        LockCommand::Renew(renewal) => credentials::renew(tx, &controller, renewal, now),
     }
 }
 
 /// Releases the locks of a controller that is permanently gone. Without locks it is unknown, and all waits for it end.
 /// A live controller would create them again.
-pub(super) fn release(draft: &mut Draft<'_>, actor: &str, what: LockRelease, now: Now) -> Result<Reply, Refusal> {
+pub(super) fn release(tx: &mut Transaction<'_>, actor: &str, what: LockRelease, now: Now) -> Result<Reply, Refusal> {
     let LockRelease { cluster, controller, machine } = what;
-    known_cluster(draft, &cluster)?;
+    known_cluster(tx, &cluster)?;
     let held: Vec<LockKey> =
-        draft.locks.keys().filter(|key| key.cluster == cluster && key.controller == controller).cloned().collect();
+        tx.locks.keys().filter(|key| key.cluster == cluster && key.controller == controller).cloned().collect();
     if held.is_empty() {
-        let known = draft.locks.keys().filter(|key| key.cluster == cluster).map(|key| key.controller.as_str());
+        let known = tx.locks.keys().filter(|key| key.cluster == cluster).map(|key| key.controller.as_str());
         return Err(not_found("lock of", &controller, known));
     }
-    if draft.live.watching.contains_key(&(cluster.clone(), controller.clone())) {
+    if tx.live.watching.contains_key(&(cluster.clone(), controller.clone())) {
         let message = format!(
             "{controller} is connected and would make its locks again; stop it first, or shut it out with `musterctl \
              revoke controller/{controller}`"
@@ -139,28 +144,28 @@ pub(super) fn release(draft: &mut Draft<'_>, actor: &str, what: LockRelease, now
     if let Some(machine) = machine.as_ref().filter(|_| gone.is_empty()) {
         return Err(not_registered(&controller, &format!("machine {machine}")));
     }
-    gone.iter().for_each(|key| draft.drop_lock(key));
+    gone.iter().for_each(|key| tx.drop_lock(key));
     let locks = if gone.len() == 1 { "lock" } else { "locks" };
     let mut line = format!("cluster {cluster}: {} {locks} of {controller} removed", gone.len());
     if !left.is_empty() {
         line.push_str(&format!("; it holds {} more, and is waited for as before", left.len()));
-    } else if let Some(declared) = declared(draft, &cluster, &controller) {
+    } else if let Some(declared) = declared(tx, &cluster, &controller) {
         line.push_str(&format!("; but {declared}"));
     } else {
         line.push_str("; nothing waits for it any more");
     }
-    audited(draft, actor, "release-locks", AuditObject::Cluster(&cluster), vec![line], now)
+    audited(tx, actor, "release-locks", AuditObject::Cluster(&cluster), vec![line], now)
 }
 
 /// Whether a manifest still names the controller, and what to do about it.
-fn declared(draft: &Draft<'_>, cluster: &ClusterName, controller: &str) -> Option<String> {
-    let rollout = draft.open_rollout(cluster);
+fn declared(tx: &Transaction<'_>, cluster: &ClusterName, controller: &str) -> Option<String> {
+    let rollout = tx.open_rollout(cluster);
     let frozen = rollout.and_then(|rollout| Some((&rollout.name, rollout.update.as_ref()?.version)));
     let names = |version: u64| {
-        let spec = draft.specs.get(&(cluster.clone(), version));
+        let spec = tx.specs.get(&(cluster.clone(), version));
         spec.is_some_and(|spec| spec.workload_controllers.iter().any(|name| name == controller))
     };
-    let newest = draft.clusters.get(cluster).is_some_and(|row| names(row.spec_version));
+    let newest = tx.clusters.get(cluster).is_some_and(|row| names(row.spec_version));
     let way_out = match (newest, frozen.filter(|(_, version)| names(*version))) {
         (false, None) => return None,
         (true, None) => "before a manifest without it is applied".to_owned(),
@@ -173,8 +178,8 @@ fn declared(draft: &Draft<'_>, cluster: &ClusterName, controller: &str) -> Optio
 }
 
 /// Records a change. A repeated command leaves the row unchanged, including the time of progress.
-fn set(draft: &mut Draft<'_>, news: LockRow) {
-    let Some(known) = draft.locks.get(&news.key).cloned() else { return };
+fn set(tx: &mut Transaction<'_>, news: LockRow) {
+    let Some(known) = tx.locks.get(&news.key).cloned() else { return };
     let same =
         LockRow { since_ms: known.since_ms, updated_ms: known.updated_ms, revision: known.revision, ..news.clone() };
     if same == *known {
@@ -183,36 +188,36 @@ fn set(draft: &mut Draft<'_>, news: LockRow) {
     let moved = known.state != news.state || news.percentage > known.percentage;
     let updated_ms = if moved { news.updated_ms } else { known.updated_ms };
     let since_ms = if known.state == news.state { known.since_ms } else { news.since_ms };
-    let revision = draft.next_revision();
-    draft.put_lock(LockRow { since_ms, updated_ms, revision, ..news });
+    let revision = tx.next_revision();
+    tx.put_lock(LockRow { since_ms, updated_ms, revision, ..news });
 }
 
 fn register(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     controller: &str,
     cluster: &ClusterName,
     machines: Vec<MachineName>,
     of_cluster: bool,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    known_cluster(draft, cluster)?;
+    known_cluster(tx, cluster)?;
     for machine in &machines {
-        let known = draft.machines.get(machine).is_some_and(|row| row.spec.cluster_name == *cluster);
+        let known = tx.machines.get(machine).is_some_and(|row| row.spec.cluster_name == *cluster);
         if !known {
-            return Err(not_found("machine", machine.as_str(), draft.machines.keys().map(MachineName::as_str)));
+            return Err(not_found("machine", machine.as_str(), tx.machines.keys().map(MachineName::as_str)));
         }
     }
     let nodes = machines.into_iter().map(Some).chain(of_cluster.then_some(None));
     let keys = nodes.map(|node| LockKey { cluster: cluster.clone(), controller: controller.to_owned(), node });
-    let new: Vec<LockKey> = keys.filter(|key| !draft.locks.contains_key(key)).collect();
-    let held = draft.locks.keys().filter(|key| key.controller == controller).count();
+    let new: Vec<LockKey> = keys.filter(|key| !tx.locks.contains_key(key)).collect();
+    let held = tx.locks.keys().filter(|key| key.controller == controller).count();
     if held + new.len() > LOCKS_PER_CONTROLLER_MAX {
         let message = format!("{controller} holds {held} locks; {LOCKS_PER_CONTROLLER_MAX} are the most");
         return Err(Refusal::State { reason: "TooManyLocks", message });
     }
     for key in new {
-        let revision = draft.next_revision();
-        draft.put_lock(LockRow {
+        let revision = tx.next_revision();
+        tx.put_lock(LockRow {
             key,
             state: LockState::Active,
             since_ms: now.wall_ms,
@@ -228,8 +233,8 @@ fn register(
 }
 
 /// A lock must be registered before its state is set: the guards of a machine must be known before they are asked.
-fn known_lock(draft: &Draft<'_>, key: LockKey) -> Result<LockKey, Refusal> {
-    if draft.locks.contains_key(&key) {
+fn known_lock(tx: &Transaction<'_>, key: LockKey) -> Result<LockKey, Refusal> {
+    if tx.locks.contains_key(&key) {
         return Ok(key);
     }
     let of = key.node.as_ref().map_or_else(|| format!("cluster {}", key.cluster), |node| format!("machine {node}"));

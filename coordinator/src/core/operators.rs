@@ -10,10 +10,10 @@ use muster_proto::{
 use super::{
     Effect, Refusal, Reply, Request, apply, credentials, delete, deploy, enroll, maintenance, rerun, secrets, tokens,
     update::{self, removal},
-    verdicts::{self, Wish},
+    verdicts::{self, ItemCommand},
 };
 use crate::{
-    facts::{AuditObject, Draft, MachineRow, Rate},
+    facts::{AuditObject, MachineRow, Rate, Transaction},
     plan::Limits,
 };
 
@@ -26,93 +26,91 @@ const STILL_AT_WORK: &str =
 const ANNOTATIONS_MAX: usize = 64;
 
 pub(super) fn take(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     effects: &mut Vec<Effect>,
     actor: &str,
     request: Request,
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    may_ask(draft, actor, now)?;
+    may_ask(tx, actor, now)?;
     match request {
         Request::Apply { clusters, machines, dry_run } => {
-            apply::apply(draft, effects, actor, (clusters, machines), dry_run, now)
+            apply::apply(tx, effects, actor, (clusters, machines), dry_run, now)
         }
-        Request::Deploy { cluster } => deploy::cluster(draft, actor, &cluster, limits, now),
-        Request::Update { cluster, options } => update::start(draft, actor, &cluster, &options, limits, now),
+        Request::Deploy { cluster } => deploy::cluster(tx, actor, &cluster, limits, now),
+        Request::Update { cluster, options } => update::start(tx, actor, &cluster, &options, limits, now),
         Request::Reboot { cluster, machines, accept_control_plane_downtime } => {
-            update::reboot(draft, actor, &cluster, (&machines, accept_control_plane_downtime), limits, now)
+            update::reboot(tx, actor, &cluster, (&machines, accept_control_plane_downtime), limits, now)
         }
         Request::EnterMaintenance { machine, accept_control_plane_downtime } => {
-            update::enter(draft, actor, &machine, accept_control_plane_downtime, limits, now)
+            update::enter(tx, actor, &machine, accept_control_plane_downtime, limits, now)
         }
         request @ (Request::Remove { .. } | Request::AbortRemoval { .. }) => {
-            removal::take(draft, effects, actor, &request, limits, now)
+            removal::take(tx, effects, actor, &request, limits, now)
         }
-        Request::LeaveMaintenance { machine } => update::leave(draft, actor, &machine, limits, now),
-        Request::Pause { rollout } => update::say(draft, actor, &rollout, update::Say::Pause, now),
-        Request::Resume { rollout } => update::say(draft, actor, &rollout, update::Say::Resume, now),
-        Request::Abort { rollout } => update::say(draft, actor, &rollout, update::Say::Abort, now),
-        Request::Retry { machine, item: None } if update::is_set_aside(draft, &machine) => {
-            update::ask_again(draft, actor, &machine, now)
+        Request::LeaveMaintenance { machine } => update::leave(tx, actor, &machine, limits, now),
+        Request::Pause { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Pause, now),
+        Request::Resume { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Resume, now),
+        Request::Abort { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Abort, now),
+        Request::Retry { machine, item: None } if update::is_set_aside(tx, &machine) => {
+            update::ask_again(tx, actor, &machine, now)
         }
         Request::Retry { machine, item } => {
-            verdicts::decide(draft, actor, (Wish::Retry, &machine, item.as_ref()), limits, now)
+            verdicts::decide(tx, actor, (ItemCommand::Retry, &machine, item.as_ref()), limits, now)
         }
         Request::Skip { machine, item } => {
-            verdicts::decide(draft, actor, (Wish::Skip, &machine, item.as_ref()), limits, now)
+            verdicts::decide(tx, actor, (ItemCommand::Skip, &machine, item.as_ref()), limits, now)
         }
         Request::Accept { machine, item } => {
-            verdicts::decide(draft, actor, (Wish::Accept, &machine, item.as_ref()), limits, now)
+            verdicts::decide(tx, actor, (ItemCommand::Accept, &machine, item.as_ref()), limits, now)
         }
-        Request::Rerun { machine, item } => rerun::item(draft, actor, (&machine, &item), limits, now),
+        Request::Rerun { machine, item } => rerun::item(tx, actor, (&machine, &item), limits, now),
         Request::AnnotateMachine { machine, set, remove } => {
-            known_machine(draft, &machine)?;
-            let lines =
-                draft.machine_mut(&machine).map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
-            audited(draft, actor, "annotate", AuditObject::Machine(&machine), lines.unwrap_or_default(), now)
+            known_machine(tx, &machine)?;
+            let lines = tx.machine_mut(&machine).map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
+            audited(tx, actor, "annotate", AuditObject::Machine(&machine), lines.unwrap_or_default(), now)
         }
         Request::AnnotateCluster { cluster, set, remove } => {
-            known_cluster(draft, &cluster)?;
-            let lines =
-                draft.cluster_mut(&cluster).map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
-            audited(draft, actor, "annotate", AuditObject::Cluster(&cluster), lines.unwrap_or_default(), now)
+            known_cluster(tx, &cluster)?;
+            let lines = tx.cluster_mut(&cluster).map(|row| annotate(&mut row.annotations, set, &remove)).transpose()?;
+            audited(tx, actor, "annotate", AuditObject::Cluster(&cluster), lines.unwrap_or_default(), now)
         }
-        Request::SetAddress(addresses) => Ok(credentials::set_address(draft, actor, addresses, now)),
-        Request::CreateToken { .. } => tokens::create(draft, actor, request, now),
-        Request::RevokeToken { id, machines } => tokens::revoke(draft, effects, actor, (&id, machines), now),
-        Request::RecordCredentials(row) => credentials::record(draft, actor, row, now),
-        Request::RevokeCredentials { subject } => credentials::revoke(draft, actor, &subject, now),
+        Request::SetAddress(addresses) => Ok(credentials::set_address(tx, actor, addresses, now)),
+        Request::CreateToken { .. } => tokens::create(tx, actor, request, now),
+        Request::RevokeToken { id, machines } => tokens::revoke(tx, effects, actor, (&id, machines), now),
+        Request::RecordCredentials(row) => credentials::record(tx, actor, row, now),
+        Request::RevokeCredentials { subject } => credentials::revoke(tx, actor, &subject, now),
         request @ (Request::CreateSecret { .. } | Request::ShareSecret { .. } | Request::DeleteSecret { .. }) => {
-            secrets::take(draft, actor, request, now)
+            secrets::take(tx, actor, request, now)
         }
-        Request::ReleaseLocks(what) => maintenance::release(draft, actor, what, now),
-        Request::DeleteCluster { cluster } => delete::cluster(draft, effects, actor, &cluster, now),
+        Request::ReleaseLocks(what) => maintenance::release(tx, actor, what, now),
+        Request::DeleteCluster { cluster } => delete::cluster(tx, effects, actor, &cluster, now),
         Request::RevokeMachine { machine, machine_is_off } => {
-            revoke(draft, effects, actor, (&machine, machine_is_off), now)
+            revoke(tx, effects, actor, (&machine, machine_is_off), now)
         }
         Request::ReplaceMachine { machine, machine_is_off } => {
-            replace(draft, effects, actor, (&machine, machine_is_off), now)
+            replace(tx, effects, actor, (&machine, machine_is_off), now)
         }
     }
 }
 
-fn may_ask(draft: &mut Draft<'_>, actor: &str, now: Now) -> Result<(), Refusal> {
-    draft.count(actor, RATE, now).map_err(|again_in_ms| Refusal::TooFast {
+fn may_ask(tx: &mut Transaction<'_>, actor: &str, now: Now) -> Result<(), Refusal> {
+    tx.count(actor, RATE, now).map_err(|again_in_ms| Refusal::TooFast {
         what: format!("{actor} may make {} requests a second that change something", RATE.per_second),
         again_in_ms,
     })
 }
 
 pub(super) fn audited(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     action: &str,
     object: AuditObject<'_>,
     lines: Vec<String>,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    draft.audit(actor, action, object, &lines.join("; "), now.wall_ms);
+    tx.audit(actor, action, object, &lines.join("; "), now.wall_ms);
     Ok(Reply::Done(lines))
 }
 
@@ -121,14 +119,14 @@ pub(super) fn not_found<'a>(kind: &'static str, name: &str, known: impl Iterator
     Refusal::NotFound { kind, name: name.to_owned(), nearest: nearest(name, known).map(str::to_owned) }
 }
 
-pub(super) fn known_machine(draft: &Draft<'_>, name: &MachineName) -> Result<Arc<MachineRow>, Refusal> {
-    let names = || draft.machines.keys().map(MachineName::as_str);
-    draft.machines.get(name).cloned().ok_or_else(|| not_found("machine", name.as_str(), names()))
+pub(super) fn known_machine(tx: &Transaction<'_>, name: &MachineName) -> Result<Arc<MachineRow>, Refusal> {
+    let names = || tx.machines.keys().map(MachineName::as_str);
+    tx.machines.get(name).cloned().ok_or_else(|| not_found("machine", name.as_str(), names()))
 }
 
-pub(super) fn known_cluster(draft: &Draft<'_>, name: &ClusterName) -> Result<(), Refusal> {
-    let names = || draft.clusters.keys().map(ClusterName::as_str);
-    if draft.clusters.contains_key(name) { Ok(()) } else { Err(not_found("cluster", name.as_str(), names())) }
+pub(super) fn known_cluster(tx: &Transaction<'_>, name: &ClusterName) -> Result<(), Refusal> {
+    let names = || tx.clusters.keys().map(ClusterName::as_str);
+    if tx.clusters.contains_key(name) { Ok(()) } else { Err(not_found("cluster", name.as_str(), names())) }
 }
 
 fn annotate(
@@ -155,13 +153,13 @@ fn annotate(
 }
 
 fn revoke(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     effects: &mut Vec<Effect>,
     actor: &str,
     (machine, machine_is_off): (&MachineName, bool),
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let row = known_machine(draft, machine)?;
+    let row = known_machine(tx, machine)?;
     let keeps_slot = row.slot.is_some() && update::may_be_at_work(&row) && !machine_is_off;
     let Some(id) = row.id.filter(|_| !row.revoked || (row.slot.is_some() && !keeps_slot)) else {
         let message = match row.revoked {
@@ -170,12 +168,12 @@ fn revoke(
         };
         return Err(Refusal::State { reason: "NothingToDo", message });
     };
-    let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(draft, rollout, Some(machine)));
+    let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(tx, rollout, Some(machine)));
     if !row.revoked {
-        enroll::deny(draft, effects, machine, id, "an operator revoked this machine", now);
+        enroll::deny(tx, effects, machine, id, "an operator revoked this machine", now);
     }
     let mut line = format!("machine {machine} revoked: its streams are closed and it cannot renew");
-    if let Some(row) = draft.machine_mut(machine) {
+    if let Some(row) = tx.machine_mut(machine) {
         row.revoked = true;
         if keeps_slot {
             line = format!("{line}; {machine}{STILL_AT_WORK}");
@@ -184,17 +182,17 @@ fn revoke(
         }
     }
     let lines = std::iter::once(line).chain(left_out).collect();
-    audited(draft, actor, "revoke", AuditObject::Machine(machine), lines, now)
+    audited(tx, actor, "revoke", AuditObject::Machine(machine), lines, now)
 }
 
 fn replace(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     effects: &mut Vec<Effect>,
     actor: &str,
     (machine, machine_is_off): (&MachineName, bool),
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let row = known_machine(draft, machine)?;
+    let row = known_machine(tx, machine)?;
     if row.slot.is_some() && update::may_be_at_work(&row) && !machine_is_off {
         return Err(Refusal::State { reason: "PermitOutstanding", message: format!("{machine}{STILL_AT_WORK}") });
     }
@@ -208,11 +206,11 @@ fn replace(
             message: format!("{machine} is not enrolled; a machine can enrol under this name at once"),
         });
     };
-    let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(draft, rollout, Some(machine)));
+    let left_out = row.rollout.as_ref().and_then(|rollout| update::left_out(tx, rollout, Some(machine)));
     if !row.revoked {
-        enroll::deny(draft, effects, machine, id, "an operator replaces this machine", now);
+        enroll::deny(tx, effects, machine, id, "an operator replaces this machine", now);
     }
-    if let Some(row) = draft.machine_mut(machine) {
+    if let Some(row) = tx.machine_mut(machine) {
         row.revoked = true;
         row.replaceable = true;
         row.slot = None;
@@ -226,5 +224,5 @@ fn replace(
          there: the `muster-agent enroll …` that it prints (with --force where the old one's state is still there)"
     );
     let lines = [line].into_iter().chain(left_out).chain([next]).collect();
-    audited(draft, actor, "replace", AuditObject::Machine(machine), lines, now)
+    audited(tx, actor, "replace", AuditObject::Machine(machine), lines, now)
 }

@@ -1,7 +1,7 @@
 //! `rerun`: run an item again that is done. On a Ready machine this needs an update, like any other change: earlier
 //! successes are discarded, so the item is due in the next update.
 
-use muster_proto::model::{AssignedItem, ItemName, ItemState, MachineName, Now, RunnerKind, Standing};
+use muster_proto::model::{AssignedItem, ItemName, ItemProgress, ItemState, MachineName, Now, RunnerKind};
 
 use super::{
     Refusal, Reply,
@@ -9,28 +9,28 @@ use super::{
     verdicts::{stands, unknown},
 };
 use crate::{
-    facts::{AuditObject, Draft, LeftOut, Verdict},
-    plan::{Limits, items, survey::Position},
+    facts::{AuditObject, ItemOverride, LeftOut, Transaction},
+    plan::{Limits, items, snapshot::MachineView},
 };
 
 pub(super) fn item(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     (machine, item): (&MachineName, &ItemName),
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let row = known_machine(draft, machine)?;
-    items::refresh(draft);
-    let position = Position::of(draft, &row, limits, now);
-    let items = position.items.unwrap_or_default();
+    let row = known_machine(tx, machine)?;
+    items::refresh(tx);
+    let view = MachineView::of(tx, &row, limits, now);
+    let items = view.items.unwrap_or_default();
     let Some(known) = items.iter().find(|known| known.name == *item) else {
         return Err(unknown(&row, item, items));
     };
-    may_run_again(draft, &position, known)?;
+    may_run_again(tx, &view, known)?;
     let cluster = &row.spec.cluster_name;
-    let when = match position.ready_once() {
-        true if position.is_disruptive(known) => {
+    let when = match view.ready_once() {
+        true if view.is_disruptive(known) => {
             format!("in the next update, when its workloads are away: `musterctl update {cluster}`")
         }
         true => format!("in the next update: `musterctl update {cluster}`"),
@@ -39,22 +39,23 @@ pub(super) fn item(
     // An item that an operator accepted with an unknown outcome needs permission for another attempt.
     let unsettled = |state: &ItemState| matches!(state, ItemState::Failed { .. } | ItemState::Indeterminate);
     let status = row.statuses.get(item).filter(|status| status.hash == known.hash && unsettled(&status.state));
-    let cleared = status.map(|status| Verdict { hash: known.hash, cleared_attempts: status.attempt, left_out: None });
+    let cleared =
+        status.map(|status| ItemOverride { hash: known.hash, cleared_attempts: status.attempt, left_out: None });
     let newest = row.assigned.generation;
-    if let Some(row) = draft.machine_mut(machine) {
+    if let Some(row) = tx.machine_mut(machine) {
         row.redo.insert(item.clone(), newest);
         row.verdicts.remove(item);
         row.verdicts.extend(cleared.map(|cleared| (item.clone(), cleared)));
     }
     let line = format!("machine {machine}: item {item} runs again {when}");
-    audited(draft, actor, "rerun", AuditObject::Machine(machine), vec![line], now)
+    audited(tx, actor, "rerun", AuditObject::Machine(machine), vec![line], now)
 }
 
-fn may_run_again(draft: &Draft<'_>, position: &Position<'_>, item: &AssignedItem) -> Result<(), Refusal> {
-    let (row, name) = (position.row, &item.name);
+fn may_run_again(tx: &Transaction<'_>, view: &MachineView<'_>, item: &AssignedItem) -> Result<(), Refusal> {
+    let (row, name) = (view.row, &item.name);
     let (machine, cluster) = (&row.name, &row.spec.cluster_name);
     let refused = |reason, message| Err(Refusal::State { reason, message });
-    if draft.meta.recovering || row.in_doubt || draft.live.older_than_fleet().is_some() {
+    if tx.meta.recovering || row.in_doubt || tx.live.older_than_fleet().is_some() {
         let message = format!(
             "the store does not know for certain what was done on {machine}: `musterctl describe machine {machine}`"
         );
@@ -71,8 +72,8 @@ fn may_run_again(draft: &Draft<'_>, position: &Position<'_>, item: &AssignedItem
     }
     let verdict = row.verdicts.get(name).filter(|verdict| verdict.hash == item.hash);
     let skipped = verdict.is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped));
-    if skipped || position.standing(item) != Standing::Done {
-        let message = format!("rerun is for items that are done; item {name} of {machine} {}", stands(position, item));
+    if skipped || view.standing(item) != ItemProgress::Done {
+        let message = format!("rerun is for items that are done; item {name} of {machine} {}", stands(view, item));
         return refused("NothingToDo", message);
     }
     Ok(())

@@ -5,12 +5,12 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
     model::{ClusterName, Generation, ItemName, MachineId, Now, SecretName},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{Refusal, Reply, Request, Rules, agents, decide::current_assignment, operators, swarm};
 use crate::{
-    facts::{AuditObject, Draft, Sealed, SecretId, SecretRow},
+    facts::{AuditObject, Sealed, SecretId, SecretRow, Transaction},
     plan::{
         safety::some_names,
         secrets::{self, SecretUser},
@@ -23,32 +23,32 @@ pub(super) const SECRETS_MAX: usize = 256;
 const USERS_SHOWN_MAX: usize = 5;
 
 /// Handles operators' requests about secrets.
-pub(super) fn take(draft: &mut Draft<'_>, actor: &str, request: Request, now: Now) -> Result<Reply, Refusal> {
+pub(super) fn take(tx: &mut Transaction<'_>, actor: &str, request: Request, now: Now) -> Result<Reply, Refusal> {
     match request {
         Request::CreateSecret { id, version, sealed, clusters } => {
-            create(draft, actor, (id, version, sealed), clusters, now)
+            create(tx, actor, (id, version, sealed), clusters, now)
         }
-        Request::ShareSecret { name, add, remove, in_use } => share(draft, actor, name, (add, &remove), in_use, now),
-        Request::DeleteSecret { id, in_use } => delete(draft, actor, &id, in_use, now),
+        Request::ShareSecret { name, add, remove, in_use } => share(tx, actor, name, (add, &remove), in_use, now),
+        Request::DeleteSecret { id, in_use } => delete(tx, actor, &id, in_use, now),
         _ => Ok(Reply::Ok),
     }
 }
 
 /// Creates a secret, or a new version of one. A shared secret is available only to the named clusters.
 fn create(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     (id, version, sealed): (SecretId, u64, Sealed),
     clusters: BTreeSet<ClusterName>,
     now: Now,
 ) -> Result<Reply, Refusal> {
     // The version is part of the sealed data; another secret was created meanwhile.
-    if version != draft.meta.secret_seq + 1 {
+    if version != tx.meta.secret_seq + 1 {
         let message = format!("version {version} is not the next; try again");
         return Err(Refusal::State { reason: "Conflict", message });
     }
-    let known = draft.secrets.get(&id).cloned();
-    let beside = draft.secrets.keys().filter(|other| other.cluster == id.cluster).count();
+    let known = tx.secrets.get(&id).cloned();
+    let beside = tx.secrets.keys().filter(|other| other.cluster == id.cluster).count();
     if known.is_none() && beside >= SECRETS_MAX {
         let whose = match &id.cluster {
             Some(cluster) => format!("cluster {cluster} has {SECRETS_MAX} secrets of its own"),
@@ -66,13 +66,13 @@ fn create(
         );
         return Err(Refusal::State { reason: "ForNoCluster", message });
     }
-    draft.meta_mut().secret_seq = version;
+    tx.meta_mut().secret_seq = version;
     // A secret may precede its cluster, so that the first manifest can refer to it.
     let to_come: Vec<&str> = id
         .cluster
         .iter()
         .chain(&shared)
-        .filter(|cluster| !draft.clusters.contains_key(*cluster))
+        .filter(|cluster| !tx.clusters.contains_key(*cluster))
         .map(ClusterName::as_str)
         .collect();
     let mut line = match known {
@@ -88,13 +88,13 @@ fn create(
     if !to_come.is_empty() {
         line = format!("{line}; there is no cluster {} yet: `musterctl apply` makes one", some_names(to_come));
     }
-    draft.put_secret(SecretRow { id: id.clone(), version, created_at_ms: now.wall_ms, sealed, clusters: shared });
-    operators::audited(draft, actor, "create", AuditObject::Secret(&id), vec![line], now)
+    tx.put_secret(SecretRow { id: id.clone(), version, created_at_ms: now.wall_ms, sealed, clusters: shared });
+    operators::audited(tx, actor, "create", AuditObject::Secret(&id), vec![line], now)
 }
 
 /// Adds and removes clusters whose items may refer to a shared secret. Its version stays, so all items stay done.
 fn share(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     name: SecretName,
     (add, remove): (BTreeSet<ClusterName>, &BTreeSet<ClusterName>),
@@ -102,15 +102,15 @@ fn share(
     now: Now,
 ) -> Result<Reply, Refusal> {
     let id = SecretId { cluster: None, name };
-    let Some(row) = draft.secrets.get(&id).cloned() else { return Err(unknown(draft, &id)) };
-    let users = secrets::used_by(draft, &id).into_iter().filter(|user| remove.contains(&user.cluster)).collect();
+    let Some(row) = tx.secrets.get(&id).cloned() else { return Err(unknown(tx, &id)) };
+    let users = secrets::used_by(tx, &id).into_iter().filter(|user| remove.contains(&user.cluster)).collect();
     is_unused(&id, users, in_use)?;
     let mut clusters = row.clusters.clone();
     clusters.extend(add);
     clusters.retain(|cluster| !remove.contains(cluster));
     let line = format!("secret {id} is for {}", names(&clusters));
-    draft.put_secret(SecretRow { clusters, ..(*row).clone() });
-    operators::audited(draft, actor, "share", AuditObject::Secret(&id), vec![line], now)
+    tx.put_secret(SecretRow { clusters, ..(*row).clone() });
+    operators::audited(tx, actor, "share", AuditObject::Secret(&id), vec![line], now)
 }
 
 fn names(clusters: &BTreeSet<ClusterName>) -> String {
@@ -121,9 +121,9 @@ fn names(clusters: &BTreeSet<ClusterName>) -> String {
 }
 
 /// The error for a missing secret, with the nearest name of the same owner.
-fn unknown(draft: &Draft<'_>, id: &SecretId) -> Refusal {
+fn unknown(tx: &Transaction<'_>, id: &SecretId) -> Refusal {
     let known: Vec<String> =
-        draft.secrets.keys().filter(|known| known.cluster == id.cluster).map(ToString::to_string).collect();
+        tx.secrets.keys().filter(|known| known.cluster == id.cluster).map(ToString::to_string).collect();
     operators::not_found("secret", &id.to_string(), known.iter().map(String::as_str))
 }
 
@@ -142,38 +142,38 @@ fn is_unused(id: &SecretId, users: Vec<SecretUser>, in_use: bool) -> Result<(), 
     Err(Refusal::State { reason: "SecretInUse", message })
 }
 
-fn delete(draft: &mut Draft<'_>, actor: &str, id: &SecretId, in_use: bool, now: Now) -> Result<Reply, Refusal> {
-    if !draft.secrets.contains_key(id) {
-        return Err(unknown(draft, id));
+fn delete(tx: &mut Transaction<'_>, actor: &str, id: &SecretId, in_use: bool, now: Now) -> Result<Reply, Refusal> {
+    if !tx.secrets.contains_key(id) {
+        return Err(unknown(tx, id));
     }
-    is_unused(id, secrets::used_by(draft, id), in_use)?;
-    draft.drop_secret(id);
-    operators::audited(draft, actor, "delete", AuditObject::Secret(id), vec![format!("secret {id} deleted")], now)
+    is_unused(id, secrets::used_by(tx, id), in_use)?;
+    tx.drop_secret(id);
+    operators::audited(tx, actor, "delete", AuditObject::Secret(id), vec![format!("secret {id} deleted")], now)
 }
 
 /// The inputs of an item that an agent is about to start. The item must be in the machine's current list, which the
 /// agent must have accepted. The agent supplies only the list's number and the item's name.
 pub(super) fn fetch(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     id: MachineId,
     item: &ItemName,
     generation: Generation,
     rules: &Rules<'_>,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let machine = agents::heard(draft, id, now)?;
+    let machine = agents::heard(tx, id, now)?;
     let refused = |message: String| Refusal::State { reason: "NotAssigned", message };
-    let assignment = current_assignment(draft, &machine, rules, now)
+    let assignment = current_assignment(tx, &machine, rules, now)
         .ok_or_else(|| refused(format!("{machine} is not to start anything now")))?;
     let found = assignment.items.iter().find(|known| known.name == *item && assignment.generation == generation);
     // Seeded bug: serve an item of any machine's list.
-    let foreign = planted("serve-foreign-secrets").then(|| any_item(draft, item)).flatten();
+    let foreign = seeded_bug("serve-foreign-secrets").then(|| any_item(tx, item)).flatten();
     let found = found
         .or(foreign.as_ref())
         .ok_or_else(|| refused(format!("item {item} is not in generation {} of {machine}", assignment.generation)))?;
     let cluster = &assignment.cluster;
     let secret = |name| {
-        let row = secrets::find(draft, cluster, &name).map(Arc::clone);
+        let row = secrets::find(tx, cluster, &name).map(Arc::clone);
         row.ok_or_else(|| Refusal::State {
             reason: "SecretMissing",
             message: format!(
@@ -185,12 +185,12 @@ pub(super) fn fetch(
     };
     let secrets = found.secrets().into_iter().map(secret).collect::<Result<_, _>>()?;
     let joins = found.joins_swarm();
-    let entry = if joins { swarm::enter(draft, &machine, rules.limits, now)? } else { None };
+    let entry = if joins { swarm::enter(tx, &machine, rules.limits, now)? } else { None };
     Ok(Reply::Inputs { secrets, entry })
 }
 
 /// Only for the seeded bug: the first machine's item of that name.
-fn any_item(draft: &Draft<'_>, item: &ItemName) -> Option<muster_proto::model::AssignedItem> {
-    let lists = draft.live.machines.values().filter_map(|live| live.items.as_deref()?.resolved.as_ref().ok());
+fn any_item(tx: &Transaction<'_>, item: &ItemName) -> Option<muster_proto::model::AssignedItem> {
+    let lists = tx.live.machines.values().filter_map(|live| live.items.as_deref()?.resolved.as_ref().ok());
     lists.flatten().find(|known| known.name == *item).cloned()
 }

@@ -3,16 +3,16 @@
 use muster_proto::{
     convert::as_line,
     model::{ItemState, ItemStatus, MachineName, Now, SwarmAvailability, SwarmLabels, SwarmMember, are_labels_few},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::Refusal;
 use crate::{
-    facts::{AuditObject, Draft, DrainTarget, MUSTER, SwarmLook},
+    facts::{AuditObject, DrainTarget, MUSTER, NodeObservation, Transaction},
     plan::{
         Limits,
         swarm::{self, Entry, joining::NodeEntry},
-        update::drain::own,
+        update::drain::node_ownership,
     },
 };
 
@@ -22,21 +22,21 @@ const LABELS_AUDITED_BYTES_MAX: usize = 1_024;
 /// How a machine that is about to run its swarm-join gets in. The order to create the swarm is durable before the
 /// machine receives it: two swarms cannot be joined into one.
 pub(super) fn enter(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     machine: &MachineName,
     limits: &Limits,
     now: Now,
 ) -> Result<Option<Entry>, Refusal> {
-    let Some(row) = draft.machines.get(machine).cloned() else { return Ok(None) };
-    let entry = swarm::entry(draft, &row, limits, now)
+    let Some(row) = tx.machines.get(machine).cloned() else { return Ok(None) };
+    let entry = swarm::entry(tx, &row, limits, now)
         .map_err(|wait| Refusal::State { reason: wait.reason(), message: wait.to_string() })?;
     let cluster = &row.spec.cluster_name;
-    let told = draft.clusters.get(cluster).and_then(|cluster| cluster.swarm_init);
+    let told = tx.clusters.get(cluster).and_then(|cluster| cluster.swarm_init);
     // Seeded bug: a restart of the coordinator forgets which machine creates the swarm.
     if entry == Entry::Init
         && told != row.id
-        && !planted("init-unrecorded")
-        && let Some(cluster) = draft.cluster_mut(cluster)
+        && !seeded_bug("init-unrecorded")
+        && let Some(cluster) = tx.cluster_mut(cluster)
     {
         cluster.swarm_init = row.id;
     }
@@ -45,8 +45,8 @@ pub(super) fn enter(
 
 /// Records the node entry that the machine left behind, before the entry is removed. The machine's next node gets its
 /// availability and labels if the entry is known to be this machine's. Any other entry could merely share the hostname.
-pub(super) fn note_left_behind(draft: &mut Draft<'_>, machine: &MachineName, entry: NodeEntry, now: Now) {
-    let Some(row) = draft.machine_mut(machine) else { return };
+pub(super) fn note_left_behind(tx: &mut Transaction<'_>, machine: &MachineName, entry: NodeEntry, now: Now) {
+    let Some(row) = tx.machine_mut(machine) else { return };
     let NodeEntry { node, hostname, availability, labels } = entry;
     let had = in_audit(&labels);
     let line = match row.former_node.as_mut().filter(|former| former.id == node) {
@@ -75,7 +75,7 @@ pub(super) fn note_left_behind(draft: &mut Draft<'_>, machine: &MachineName, ent
         ),
     };
     let line = format!("machine {machine}: swarm node {node} ({hostname}), which was left behind there, is {line}");
-    draft.audit(MUSTER, "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
+    tx.audit(MUSTER, "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
 /// A node's labels for an audit line, as many as fit.
@@ -97,17 +97,17 @@ fn in_audit(labels: &SwarmLabels) -> String {
 }
 
 /// A successful swarm-join reports the machine's place in the swarm.
-pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: &ItemStatus) {
+pub(super) fn note_member(tx: &mut Transaction<'_>, machine: &MachineName, status: &ItemStatus) {
     let Some(result) = status.result_json.as_ref().filter(|_| status.state == ItemState::Succeeded) else { return };
-    let items = draft.live.machines.get(machine).and_then(|live| live.items.as_deref());
+    let items = tx.live.machines.get(machine).and_then(|live| live.items.as_deref());
     let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
     let joined = items.iter().any(|item| item.name == status.name && item.hash == status.hash && item.joins_swarm());
     let member = serde_json::from_str::<SwarmMember>(result).ok().filter(|_| joined);
     // A machine that claims another machine's node gets none, which protects that node.
-    let row = draft.machines.get(machine).cloned();
-    let own = |member: &SwarmMember| row.is_some_and(|row| own::owner(draft, &row, &member.node_id).is_none());
+    let row = tx.machines.get(machine).cloned();
+    let own = |member: &SwarmMember| row.is_some_and(|row| node_ownership::owner(tx, &row, &member.node_id).is_none());
     let member = member.filter(own);
-    if let (Some(member), Some(row)) = (member, draft.machine_mut(machine)) {
+    if let (Some(member), Some(row)) = (member, tx.machine_mut(machine)) {
         let node = member.node_id.clone();
         row.swarm = Some(member);
         row.former_node.take_if(|former| former.labels.is_empty() && former.availability.is_none());
@@ -120,7 +120,7 @@ pub(super) fn note_member(draft: &mut Draft<'_>, machine: &MachineName, status: 
         };
         if let Some(drain) = drain.filter(|drain| is_new(&drain.target)) {
             drain.target = DrainTarget::Unknown;
-            draft.live_mut(machine).swarm = SwarmLook { begun_here: true, ..SwarmLook::default() };
+            tx.live_mut(machine).swarm = NodeObservation { begun_here: true, ..NodeObservation::default() };
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Start of an update, later requests of operators about it, and the recording of its steps.
 
-mod around;
 pub(super) mod backups;
-mod distrust;
+mod deadlines;
 pub(super) mod drain;
 mod freeze;
-mod late;
+mod hooks;
+mod invalidate;
 mod maintenance;
 mod options;
 mod record;
@@ -20,21 +20,23 @@ use muster_proto::model::{
 
 use super::{Refusal, Reply, operators::not_found};
 use crate::{
-    facts::{AuditObject, Draft, Facts, MUSTER, MachineRow, MachineUpdate, Stage, Stuck, UpdateKind, Wish},
+    facts::{
+        AuditObject, DesiredState, Facts, MUSTER, MachineRow, MachineUpdate, Stage, Stuck, Transaction, UpdateKind,
+    },
     plan::{
-        Limits, items, kept_open, safety,
-        survey::{Position, Survey},
+        Limits, items, rollout_blockers, safety,
+        snapshot::{ClusterSnapshot, MachineView},
         update::is_current,
     },
 };
 use freeze::{Start, freeze};
 use versions::Versions;
 
-pub(super) use late::{ask_again, has_its_time_anew, is_set_aside};
+pub(super) use deadlines::{ask_again, has_its_time_anew, is_set_aside};
 pub use options::{Options, digest};
 
-pub(super) use around::left_out;
-pub(super) use distrust::distrust;
+pub(super) use hooks::left_out;
+pub(super) use invalidate::invalidate;
 pub(super) use maintenance::{enter, leave};
 pub(super) use record::record;
 
@@ -51,39 +53,39 @@ pub fn planned(
 ) -> Result<Facts, Refusal> {
     let scope = options.scope;
     let mut trial = facts.clone();
-    let mut draft = Draft::new(&mut trial);
-    may_start(&draft, cluster, scope, limits, now)?;
-    freeze(&mut draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, "", limits, now);
-    resolves(&draft, cluster)?;
-    fits_scope(&draft, cluster, scope)?;
-    hooks_have_machines(&draft, cluster)?;
-    has_quorum(&draft, cluster, limits, now)?;
+    let mut tx = Transaction::new(&mut trial);
+    may_start(&tx, cluster, scope, limits, now)?;
+    freeze(&mut tx, cluster, &Start { kind: UpdateKind::Update, options, only: None }, "", limits, now);
+    resolves(&tx, cluster)?;
+    fits_scope(&tx, cluster, scope)?;
+    hooks_have_machines(&tx, cluster)?;
+    has_quorum(&tx, cluster, limits, now)?;
     Ok(trial)
 }
 
 pub(super) fn start(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     cluster: &ClusterName,
     options: &Options,
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let plan = planned(draft, cluster, options, limits, now)?;
+    let plan = planned(tx, cluster, options, limits, now)?;
     if options.agreed.as_ref().is_some_and(|agreed| digest(&plan, cluster).as_ref() != Some(agreed)) {
         let message = "what the update would do is not what was agreed to: a manifest, a secret or a machine has \
                        changed since; look at `musterctl plan` again"
             .to_owned();
         return Err(refusal("PlanChanged", message));
     }
-    let line = freeze(draft, cluster, &Start { kind: UpdateKind::Update, options, only: None }, actor, limits, now);
-    draft.audit(actor, "update", AuditObject::Cluster(cluster), &line, now.wall_ms);
+    let line = freeze(tx, cluster, &Start { kind: UpdateKind::Update, options, only: None }, actor, limits, now);
+    tx.audit(actor, "update", AuditObject::Cluster(cluster), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
 /// Reboots machines, all or some, in the order of an update.
 pub(super) fn reboot(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     cluster: &ClusterName,
     (machines, accept_control_plane_downtime): (&BTreeSet<MachineName>, bool),
@@ -93,20 +95,20 @@ pub(super) fn reboot(
     let options = Options { accept_control_plane_downtime, ..Options::of(Scope::Os) };
     let start =
         Start { kind: UpdateKind::Reboot, options: &options, only: Some(machines).filter(|only| !only.is_empty()) };
-    may_reboot(draft, cluster, machines, limits, now)?;
-    let mut trial = (**draft).clone();
-    let mut trial = Draft::new(&mut trial);
+    may_reboot(tx, cluster, machines, limits, now)?;
+    let mut trial = (**tx).clone();
+    let mut trial = Transaction::new(&mut trial);
     freeze(&mut trial, cluster, &start, actor, limits, now);
     has_quorum(&trial, cluster, limits, now)?;
-    let line = freeze(draft, cluster, &start, actor, limits, now);
-    draft.audit(actor, "reboot", AuditObject::Cluster(cluster), &line, now.wall_ms);
+    let line = freeze(tx, cluster, &start, actor, limits, now);
+    tx.audit(actor, "reboot", AuditObject::Cluster(cluster), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
 /// Starts a rollout because the set of control machines changed. Machines that were Ready run the items that refer to
 /// it, as in an update, and keep their version. It starts automatically.
 pub(super) fn reconfigure(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     cluster: &ClusterName,
     machines: &BTreeSet<MachineName>,
     limits: &Limits,
@@ -114,8 +116,8 @@ pub(super) fn reconfigure(
 ) {
     let options = &Options::of(Scope::Os);
     let start = Start { kind: UpdateKind::Reconfigure, options, only: Some(machines) };
-    let line = freeze(draft, cluster, &start, MUSTER, limits, now);
-    draft.audit(MUSTER, "reconfigure", AuditObject::Cluster(cluster), &line, now.wall_ms);
+    let line = freeze(tx, cluster, &start, MUSTER, limits, now);
+    tx.audit(MUSTER, "reconfigure", AuditObject::Cluster(cluster), &line, now.wall_ms);
 }
 
 fn refusal(reason: &'static str, message: String) -> Refusal {
@@ -123,13 +125,13 @@ fn refusal(reason: &'static str, message: String) -> Refusal {
 }
 
 /// May this store make new decisions? During recovery its facts may be outdated.
-fn decides(survey: &Survey<'_>) -> Result<(), Refusal> {
-    if let Err(blocked) = safety::store_is_current(survey) {
+fn decides(snapshot: &ClusterSnapshot<'_>) -> Result<(), Refusal> {
+    if let Err(blocked) = safety::store_is_current(snapshot) {
         let Blocked { message, clears_when, .. } = blocked;
         return Err(refusal("StoreOlderThanFleet", format!("{message}; it passes when {clears_when}")));
     }
-    match safety::gathered(survey) {
-        Err(Blocked { message, clears_when, .. }) if survey.facts.meta.recovering => {
+    match safety::gathered(snapshot) {
+        Err(Blocked { message, clears_when, .. }) if snapshot.facts.meta.recovering => {
             let message = format!("the store is being recovered: {message}; it passes when {clears_when}");
             Err(refusal("RecoveryOpen", message))
         }
@@ -138,26 +140,37 @@ fn decides(survey: &Survey<'_>) -> Result<(), Refusal> {
 }
 
 /// Is the cluster known and at rest, and may its store decide?
-fn at_rest<'a>(draft: &'a Draft<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<Survey<'a>, Refusal> {
-    let Some(survey) = Survey::of(draft, cluster, limits, now) else {
-        return Err(not_found("cluster", cluster.as_str(), draft.clusters.keys().map(ClusterName::as_str)));
+fn at_rest<'a>(
+    tx: &'a Transaction<'_>,
+    cluster: &ClusterName,
+    limits: &Limits,
+    now: Now,
+) -> Result<ClusterSnapshot<'a>, Refusal> {
+    let Some(snapshot) = ClusterSnapshot::of(tx, cluster, limits, now) else {
+        return Err(not_found("cluster", cluster.as_str(), tx.clusters.keys().map(ClusterName::as_str)));
     };
-    decides(&survey)?;
-    if let Some(out) = removal::in_the_way(&survey).or_else(|| maintenance::in_the_way(&survey)) {
+    decides(&snapshot)?;
+    if let Some(out) = removal::in_the_way(&snapshot).or_else(|| maintenance::in_the_way(&snapshot)) {
         return Err(out);
     }
-    if let Some(message) = kept_open::by_whom(&survey) {
+    if let Some(message) = rollout_blockers::by_whom(&snapshot) {
         return Err(refusal("RolloutOpen", message));
     }
-    if let Some(message) = kept_open::undeployed(&survey) {
+    if let Some(message) = rollout_blockers::undeployed(&snapshot) {
         return Err(refusal("NotDeployed", message));
     }
-    Ok(survey)
+    Ok(snapshot)
 }
 
 /// Is the cluster deployed and at rest, and is there work?
-fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, limits: &Limits, now: Now) -> Result<(), Refusal> {
-    if has_work(&at_rest(draft, cluster, limits, now)?, scope) {
+fn may_start(
+    tx: &Transaction<'_>,
+    cluster: &ClusterName,
+    scope: Scope,
+    limits: &Limits,
+    now: Now,
+) -> Result<(), Refusal> {
+    if has_work(&at_rest(tx, cluster, limits, now)?, scope) {
         return Ok(());
     }
     let message = format!(
@@ -169,38 +182,38 @@ fn may_start(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope, limits: &Li
 /// Is there a machine behind the newest manifest, or with unfinished items, or with a requested reboot that an update
 /// of this scope performs?
 #[must_use]
-pub fn has_work(survey: &Survey<'_>, scope: Scope) -> bool {
-    let stays = |position: &&Position<'_>| !position.row.revoked && position.row.removal.is_none();
+pub fn has_work(snapshot: &ClusterSnapshot<'_>, scope: Scope) -> bool {
+    let stays = |view: &&MachineView<'_>| !view.row.revoked && view.row.removal.is_none();
     let mut versions = Versions::default();
-    survey.machines.iter().filter(|position| position.ready_once() && stays(position)).any(|position| {
-        let asked = position.row.reboot.is_some_and(|asked| !asked.completed);
-        let current = is_current(survey, position, versions.ask_the_same(survey, position));
-        !current || !position.all_done() || (scope == Scope::Os && asked)
+    snapshot.machines.iter().filter(|view| view.ready_once() && stays(view)).any(|view| {
+        let asked = view.row.reboot.is_some_and(|asked| !asked.completed);
+        let current = is_current(snapshot, view, versions.ask_the_same(snapshot, view));
+        !current || !view.all_done() || (scope == Scope::Os && asked)
     })
 }
 
 /// A reboot on demand requires all machines to be Ready, so that only the reboot can fail.
 fn may_reboot(
-    draft: &Draft<'_>,
+    tx: &Transaction<'_>,
     cluster: &ClusterName,
     machines: &BTreeSet<MachineName>,
     limits: &Limits,
     now: Now,
 ) -> Result<(), Refusal> {
-    let survey = at_rest(draft, cluster, limits, now)?;
-    let members = || survey.machines.iter().filter(|p| !p.row.revoked);
-    if let Some(unknown) = machines.iter().find(|name| members().all(|position| position.row.name != **name)) {
+    let snapshot = at_rest(tx, cluster, limits, now)?;
+    let members = || snapshot.machines.iter().filter(|p| !p.row.revoked);
+    if let Some(unknown) = machines.iter().find(|name| members().all(|view| view.row.name != **name)) {
         let revoked = || refusal("NotReady", format!("{unknown} is revoked: `musterctl replace` or `remove` it"));
-        let ours = draft.machines.get(unknown).is_some_and(|row| row.spec.cluster_name == *cluster);
-        let names = members().map(|position| position.row.name.as_str());
+        let ours = tx.machines.get(unknown).is_some_and(|row| row.spec.cluster_name == *cluster);
+        let names = members().map(|view| view.row.name.as_str());
         return Err(if ours { revoked() } else { not_found("machine", unknown.as_str(), names) });
     }
-    let mut named = members().filter(|position| machines.contains(&position.row.name));
-    named.try_for_each(|position| maintenance::is_not_removed(position.row))?;
-    let stay = members().filter(|position| position.row.removal.is_none());
+    let mut named = members().filter(|view| machines.contains(&view.row.name));
+    named.try_for_each(|view| maintenance::is_not_removed(view.row))?;
+    let stay = members().filter(|view| view.row.removal.is_none());
     let typed = stay.filter(|p| p.row.spec.machine_type != MachineType::Unassigned);
     let unready: Vec<String> = typed
-        .filter(|position| !position.is_ready() || position.lost)
+        .filter(|view| !view.is_ready() || view.lost)
         .map(|p| format!("{} is not {}", p.row.name, if p.lost { "connected" } else { "Ready" }))
         .collect();
     if unready.is_empty() {
@@ -215,18 +228,18 @@ fn may_reboot(
 }
 
 /// Has every variable a value? Otherwise an item fails in the middle of the update, or a hook at its end.
-fn resolves(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
-    let mut trial = (**draft).clone();
-    let mut draft = Draft::new(&mut trial);
-    let update = draft.open_rollout(cluster).and_then(|rollout| rollout.update.clone());
+fn resolves(tx: &Transaction<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
+    let mut trial = (**tx).clone();
+    let mut tx = Transaction::new(&mut trial);
+    let update = tx.open_rollout(cluster).and_then(|rollout| rollout.update.clone());
     for (name, target) in update.map(|update| update.targets).unwrap_or_default() {
-        if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
+        if let Some(mine) = tx.machine_mut(&name).and_then(|row| row.update.as_mut()) {
             mine.added = target.added;
         }
     }
-    items::refresh(&mut draft);
-    let fault = draft.machines_of(cluster).filter(|row| row.update.is_some()).find_map(|row| {
-        let items = draft.live.machines.get(&row.name)?.items.as_ref()?;
+    items::refresh(&mut tx);
+    let fault = tx.machines_of(cluster).filter(|row| row.update.is_some()).find_map(|row| {
+        let items = tx.live.machines.get(&row.name)?.items.as_ref()?;
         Some((&row.name, items.resolved.as_ref().err()?))
     });
     match fault {
@@ -236,11 +249,11 @@ fn resolves(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
 }
 
 /// Does the scope allow reboots, if items of the update reboot machines?
-fn fits_scope(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope) -> Result<(), Refusal> {
-    let update = draft.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
+fn fits_scope(tx: &Transaction<'_>, cluster: &ClusterName, scope: Scope) -> Result<(), Refusal> {
+    let update = tx.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
     let reboots = update.iter().flat_map(|update| &update.targets).find_map(|(name, target)| {
-        let row = draft.machines.get(name)?;
-        let items = draft.spec_of(row)?.items(row.spec.machine_type);
+        let row = tx.machines.get(name)?;
+        let items = tx.spec_of(row)?.items(row.spec.machine_type);
         let reboot = items.iter().find(|item| item.runner == RunnerKind::Reboot && target.changed.contains(&item.name));
         reboot.map(|item| (name, &item.name))
     });
@@ -254,15 +267,15 @@ fn fits_scope(draft: &Draft<'_>, cluster: &ClusterName, scope: Scope) -> Result<
 }
 
 /// Is the machine that a hook names part of the update?
-fn hooks_have_machines(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
-    let (Some(spec), Some(rollout)) = (draft.spec(cluster), draft.open_rollout(cluster)) else { return Ok(()) };
+fn hooks_have_machines(tx: &Transaction<'_>, cluster: &ClusterName) -> Result<(), Refusal> {
+    let (Some(spec), Some(rollout)) = (tx.spec(cluster), tx.open_rollout(cluster)) else { return Ok(()) };
     let targets = || rollout.update.iter().flat_map(|update| update.targets.keys());
     let homeless = spec.update_hooks.all().find_map(|hook| match &hook.on {
         HookMachines::Machine(machine) if !targets().any(|name| name == machine) => Some((&hook.name, machine)),
         HookMachines::Machine(_) | HookMachines::MachineType(_) => None,
     });
     let Some((hook, machine)) = homeless else { return Ok(()) };
-    let row = draft.machines.get(machine).filter(|row| row.spec.cluster_name == *cluster);
+    let row = tx.machines.get(machine).filter(|row| row.spec.cluster_name == *cluster);
     let (problem, way) = match row {
         None => (format!("is no machine of {cluster}"), "let one of that name enrol there".to_owned()),
         Some(row) if row.removal.is_some() => {
@@ -279,11 +292,11 @@ fn hooks_have_machines(draft: &Draft<'_>, cluster: &ClusterName) -> Result<(), R
 }
 
 /// Would a majority of the control plane stay up at every moment?
-fn has_quorum(draft: &Draft<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<(), Refusal> {
-    let Some(survey) = Survey::of(draft, cluster, limits, now) else { return Ok(()) };
-    let controls = survey.of_type(MachineType::Control);
-    let mut disturbed = controls.filter(|position| position.update().is_some_and(|mine| mine.disruptive));
-    let Some(blocked) = disturbed.find_map(|position| safety::majority_is_kept(&survey, position).err()) else {
+fn has_quorum(tx: &Transaction<'_>, cluster: &ClusterName, limits: &Limits, now: Now) -> Result<(), Refusal> {
+    let Some(snapshot) = ClusterSnapshot::of(tx, cluster, limits, now) else { return Ok(()) };
+    let controls = snapshot.of_type(MachineType::Control);
+    let mut disturbed = controls.filter(|view| view.update().is_some_and(|mine| mine.disruptive));
+    let Some(blocked) = disturbed.find_map(|view| safety::majority_is_kept(&snapshot, view).err()) else {
         return Ok(());
     };
     let message = format!("{}; add --accept-control-plane-downtime if that is acceptable", blocked.message);
@@ -295,15 +308,21 @@ const MAINTENANCE_ABORTED: &str = "aborted: who is out of service for it comes b
 
 /// An operator's command for an ongoing update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Say {
+pub(super) enum RolloutCommand {
     Pause,
     Resume,
     Abort,
 }
 
-pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, now: Now) -> Result<Reply, Refusal> {
-    let Some(row) = draft.rollouts.get(rollout) else {
-        return Err(not_found("rollout", rollout, draft.rollouts.keys().map(String::as_str)));
+pub(super) fn say(
+    tx: &mut Transaction<'_>,
+    actor: &str,
+    rollout: &str,
+    say: RolloutCommand,
+    now: Now,
+) -> Result<Reply, Refusal> {
+    let Some(row) = tx.rollouts.get(rollout) else {
+        return Err(not_found("rollout", rollout, tx.rollouts.keys().map(String::as_str)));
     };
     let wish = row.update.as_ref().filter(|_| row.finished_at_ms.is_none()).map(|update| update.wish);
     let (wish, word, line) = match (say, wish) {
@@ -320,65 +339,65 @@ pub(super) fn say(draft: &mut Draft<'_>, actor: &str, rollout: &str, say: Say, n
             };
             return Err(refusal("NothingToDo", format!("{rollout} {why}")));
         }
-        (Say::Pause, Some(Wish::Go)) => {
+        (RolloutCommand::Pause, Some(DesiredState::Go)) => {
             let line = "paused: nothing new starts; machines that are being disturbed come to their end";
-            (Wish::Pause { since_ms: now.wall_ms }, "pause", line)
+            (DesiredState::Pause { since_ms: now.wall_ms }, "pause", line)
         }
-        (Say::Resume, Some(Wish::Pause { .. })) => (Wish::Go, "resume", "goes on"),
-        (Say::Abort, Some(Wish::Go | Wish::Pause { .. })) => {
+        (RolloutCommand::Resume, Some(DesiredState::Pause { .. })) => (DesiredState::Go, "resume", "goes on"),
+        (RolloutCommand::Abort, Some(DesiredState::Go | DesiredState::Pause { .. })) => {
             let maintenance = row.update.as_ref().is_some_and(|update| update.kind == UpdateKind::Maintenance);
             let line = if maintenance { MAINTENANCE_ABORTED } else { ABORTED };
-            (Wish::Abort, "abort", line)
+            (DesiredState::Abort, "abort", line)
         }
-        (Say::Pause | Say::Resume | Say::Abort, Some(wish)) => {
+        (RolloutCommand::Pause | RolloutCommand::Resume | RolloutCommand::Abort, Some(wish)) => {
             let state = match wish {
-                Wish::Go => "under way",
-                Wish::Pause { .. } => "paused already, and goes on with `musterctl resume`",
-                Wish::Abort => "being aborted, which is not taken back; when it has ended, start another",
+                DesiredState::Go => "under way",
+                DesiredState::Pause { .. } => "paused already, and goes on with `musterctl resume`",
+                DesiredState::Abort => "being aborted, which is not taken back; when it has ended, start another",
             };
             return Err(refusal("NothingToDo", format!("{rollout} is {state}: `musterctl watch {}`", row.cluster)));
         }
     };
-    Ok(Reply::Done(wants(draft, actor, rollout, (wish, word, line), now)))
+    Ok(Reply::Done(wants(tx, actor, rollout, (wish, word, line), now)))
 }
 
 /// Records the desired state of an update and its immediate effects, with `word` for the audit. Returns the report
 /// lines.
 fn wants(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     rollout: &str,
-    (wish, word, line): (Wish, &str, &str),
+    (wish, word, line): (DesiredState, &str, &str),
     now: Now,
 ) -> Vec<String> {
-    let Some(row) = draft.rollouts.get(rollout) else { return Vec::new() };
+    let Some(row) = tx.rollouts.get(rollout) else { return Vec::new() };
     let by_itself = row.update.as_ref().is_some_and(|update| update.kind == UpdateKind::Reconfigure);
     let later = format!("`musterctl update {}` brings about what is left", row.cluster);
-    let stay = if wish == Wish::Abort { maintenance::everybody_leaves(draft, rollout) } else { Vec::new() };
-    if let Some(update) = draft.update_mut(rollout) {
+    let stay = if wish == DesiredState::Abort { maintenance::everybody_leaves(tx, rollout) } else { Vec::new() };
+    if let Some(update) = tx.update_mut(rollout) {
         update.wish = wish;
         // Deadlines restart: the time of a pause does not count.
         update.moved_at_ms = now.wall_ms;
         update.resumed_at_ms = now.wall_ms;
     }
-    if wish == Wish::Go {
-        forgive(draft, rollout);
+    if wish == DesiredState::Go {
+        forgive(tx, rollout);
     }
     let mut lines = vec![format!("rollout {rollout}: {line}")];
     lines.extend(stay);
-    lines.extend(left_out(draft, rollout, None).filter(|_| wish == Wish::Abort));
-    lines.extend((by_itself && wish == Wish::Abort).then_some(later));
-    draft.audit(actor, word, AuditObject::Rollout(rollout), &lines.join("; "), now.wall_ms);
+    lines.extend(left_out(tx, rollout, None).filter(|_| wish == DesiredState::Abort));
+    lines.extend((by_itself && wish == DesiredState::Abort).then_some(later));
+    tx.audit(actor, word, AuditObject::Rollout(rollout), &lines.join("; "), now.wall_ms);
     lines
 }
 
 /// Restarts the time of all that was late. A machine waiting for the return of its workloads goes on without them.
-fn forgive(draft: &mut Draft<'_>, rollout: &str) {
-    let late = draft.machines.values().filter(|row| row.rollout.as_deref() == Some(rollout));
+fn forgive(tx: &mut Transaction<'_>, rollout: &str) {
+    let late = tx.machines.values().filter(|row| row.rollout.as_deref() == Some(rollout));
     let has_time = |stuck: &Stuck| !stuck.counts && stuck.stage != Stage::RequestRemoved;
     let late = late.filter(|row| row.update.as_ref().is_some_and(|mine| mine.stuck.as_ref().is_some_and(has_time)));
     for name in late.map(|row| row.name.clone()).collect::<Vec<_>>() {
-        if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
+        if let Some(mine) = tx.machine_mut(&name).and_then(|row| row.update.as_mut()) {
             mine.stuck = None;
         }
     }

@@ -1,6 +1,6 @@
 //! Operators' decisions about single items: `retry`, `skip`, `accept`.
 
-use muster_proto::model::{AssignedItem, ItemName, MachineName, Now, Standing};
+use muster_proto::model::{AssignedItem, ItemName, ItemProgress, MachineName, Now};
 
 use super::{
     Refusal, Reply,
@@ -8,19 +8,19 @@ use super::{
     update,
 };
 use crate::{
-    facts::{self, AuditObject, Draft, LeftOut, MachineRow, Verdict},
-    plan::{Limits, safety, survey::Position},
+    facts::{self, AuditObject, ItemOverride, LeftOut, MachineRow, Transaction},
+    plan::{Limits, safety, snapshot::MachineView},
 };
 
 /// An operator's decision about an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum ItemCommand {
     Retry,
     Skip,
     Accept,
 }
 
-impl Wish {
+impl ItemCommand {
     const fn word(self) -> &'static str {
         match self {
             Self::Retry => "retry",
@@ -30,10 +30,11 @@ impl Wish {
     }
 
     /// Does the decision fit an item in this state? Skipping fits every item except done and running ones.
-    const fn fits(self, standing: Standing, named: bool) -> bool {
+    const fn fits(self, standing: ItemProgress, named: bool) -> bool {
         match (self, standing) {
-            (Self::Retry | Self::Skip, Standing::Failed | Standing::Held) | (Self::Accept, Standing::Held) => true,
-            (Self::Skip, Standing::Due { .. }) => named,
+            (Self::Retry | Self::Skip, ItemProgress::Failed | ItemProgress::Held)
+            | (Self::Accept, ItemProgress::Held) => true,
+            (Self::Skip, ItemProgress::Due { .. }) => named,
             (Self::Retry | Self::Skip | Self::Accept, _) => false,
         }
     }
@@ -49,16 +50,16 @@ impl Wish {
 
 /// Records the decision for the named item, or for every item that it fits.
 pub(super) fn decide(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
-    (wish, machine, item): (Wish, &MachineName, Option<&ItemName>),
+    (wish, machine, item): (ItemCommand, &MachineName, Option<&ItemName>),
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let row = known_machine(draft, machine)?;
-    crate::plan::items::refresh(draft);
-    let position = Position::of(draft, &row, limits, now);
-    let items: &[AssignedItem] = position.items.unwrap_or_default();
+    let row = known_machine(tx, machine)?;
+    crate::plan::items::refresh(tx);
+    let view = MachineView::of(tx, &row, limits, now);
+    let items: &[AssignedItem] = view.items.unwrap_or_default();
     if let Some(item) = item
         && !items.iter().any(|known| known.name == *item)
     {
@@ -67,37 +68,37 @@ pub(super) fn decide(
     let chosen: Vec<AssignedItem> = items
         .iter()
         .filter(|known| item.is_none_or(|item| known.name == *item))
-        .filter(|known| wish.fits(position.standing(known), item.is_some()))
+        .filter(|known| wish.fits(view.standing(known), item.is_some()))
         .cloned()
         .collect();
     if chosen.is_empty() {
-        return Err(nothing_to_do(wish, (machine, item), &position));
+        return Err(nothing_to_do(wish, (machine, item), &view));
     }
-    let unheard = row.update.is_some() && !position.connected();
+    let unheard = row.update.is_some() && !view.connected();
     let mut lines = Vec::new();
     for item in chosen {
         let attempts = row.statuses.get(&item.name).filter(|status| status.hash == item.hash).map_or(0, |s| s.attempt);
         let (left_out, what) = match wish {
-            Wish::Retry => (None, format!("runs again (attempt {})", attempts + 1)),
-            Wish::Skip => (Some(LeftOut::Skipped), "is skipped, until the manifest changes it".to_owned()),
-            Wish::Accept => (Some(LeftOut::Accepted), "counts as done".to_owned()),
+            ItemCommand::Retry => (None, format!("runs again (attempt {})", attempts + 1)),
+            ItemCommand::Skip => (Some(LeftOut::Skipped), "is skipped, until the manifest changes it".to_owned()),
+            ItemCommand::Accept => (Some(LeftOut::Accepted), "counts as done".to_owned()),
         };
         lines.push(format!("machine {machine}: item {} {what}", item.name));
-        if let Some(row) = draft.machine_mut(machine) {
-            row.verdicts.insert(item.name, Verdict { hash: item.hash, cleared_attempts: attempts, left_out });
+        if let Some(row) = tx.machine_mut(machine) {
+            row.verdicts.insert(item.name, ItemOverride { hash: item.hash, cleared_attempts: attempts, left_out });
         }
     }
-    if wish == Wish::Retry {
-        update::has_its_time_anew(draft, machine, now);
-        lines.extend(as_it_was(draft, &row));
+    if wish == ItemCommand::Retry {
+        update::has_its_time_anew(tx, machine, now);
+        lines.extend(as_it_was(tx, &row));
     }
-    if wish != Wish::Retry && unheard {
+    if wish != ItemCommand::Retry && unheard {
         let gone = format!("`musterctl revoke {machine}` if it is gone for good");
         lines.push(format!(
             "machine {machine}: is not connected; its update goes on when it has confirmed that ({gone})"
         ));
     }
-    audited(draft, actor, wish.word(), AuditObject::Machine(machine), lines, now)
+    audited(tx, actor, wish.word(), AuditObject::Machine(machine), lines, now)
 }
 
 /// The error for an item that the machine lacks now. It may have had one.
@@ -114,11 +115,12 @@ pub(super) fn unknown(row: &MachineRow, item: &ItemName, items: &[AssignedItem])
 }
 
 /// The note that an update uses the items as of its start, if a manifest was applied since.
-fn as_it_was(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
+fn as_it_was(tx: &Transaction<'_>, row: &MachineRow) -> Option<String> {
     let (machine, cluster) = (&row.name, &row.spec.cluster_name);
-    let newest = draft.clusters.get(cluster)?.spec_version;
+    let newest = tx.clusters.get(cluster)?.spec_version;
     let rollout = row.rollout.as_ref().filter(|_| row.update.is_some() && row.follows() != Some(newest))?;
-    let aborting = draft.open_rollout(cluster)?.update.as_ref().is_some_and(|update| update.wish == facts::Wish::Abort);
+    let aborting =
+        tx.open_rollout(cluster)?.update.as_ref().is_some_and(|update| update.wish == facts::DesiredState::Abort);
     let end = match aborting {
         true => "this one is being aborted: it ends when what it has taken is given back".to_owned(),
         false => format!("`musterctl abort {cluster}` ends this one early"),
@@ -130,19 +132,23 @@ fn as_it_was(draft: &Draft<'_>, row: &MachineRow) -> Option<String> {
 }
 
 /// The error if the decision fits no item, or not the named one. It lists the items that wait for an operator.
-fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>), position: &Position<'_>) -> Refusal {
-    let items = position.items.unwrap_or_default();
+fn nothing_to_do(
+    wish: ItemCommand,
+    (machine, item): (&MachineName, Option<&ItemName>),
+    view: &MachineView<'_>,
+) -> Refusal {
+    let items = view.items.unwrap_or_default();
     let named = items.iter().find(|known| Some(&known.name) == item);
     let which = match named {
         None => format!("no item of {machine} is one"),
-        Some(item) => format!("item {} of {machine} {}", item.name, stands(position, item)),
+        Some(item) => format!("item {} of {machine} {}", item.name, stands(view, item)),
     };
-    let waiting = items.iter().find_map(|item| match position.standing(item) {
-        Standing::Failed => Some((&item.name, "failed", ["retry", "skip"].as_slice())),
-        Standing::Held => Some((&item.name, "is held", &["accept", "retry", "skip"])),
+    let waiting = items.iter().find_map(|item| match view.standing(item) {
+        ItemProgress::Failed => Some((&item.name, "failed", ["retry", "skip"].as_slice())),
+        ItemProgress::Held => Some((&item.name, "is held", &["accept", "retry", "skip"])),
         _ => None,
     });
-    let running = named.filter(|item| matches!(position.standing(item), Standing::Running { .. }));
+    let running = named.filter(|item| matches!(view.standing(item), ItemProgress::Running { .. }));
     let next = match (running, waiting) {
         (Some(item), _) => format!("wait until it ends: `musterctl logs {machine} {} -f`", item.name),
         (None, Some((name, is, choices))) => {
@@ -157,17 +163,17 @@ fn nothing_to_do(wish: Wish, (machine, item): (&MachineName, Option<&ItemName>),
 }
 
 /// The state of an item as text.
-pub(super) fn stands(position: &Position<'_>, item: &AssignedItem) -> &'static str {
-    let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
-    match position.standing(item) {
-        Standing::Done if verdict.is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped)) => {
+pub(super) fn stands(view: &MachineView<'_>, item: &AssignedItem) -> &'static str {
+    let verdict = view.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+    match view.standing(item) {
+        ItemProgress::Done if verdict.is_some_and(|verdict| verdict.left_out == Some(LeftOut::Skipped)) => {
             "was skipped by an operator, and runs again when a manifest changes it (another `version`)"
         }
-        Standing::Due { attempt: 0 | 1 } => "has not begun",
-        Standing::Due { .. } => "failed and is tried again by itself",
-        Standing::Running { .. } => "is running",
-        Standing::Done => "is done",
-        Standing::Failed => "has failed for good",
-        Standing::Held => "is held (Indeterminate)",
+        ItemProgress::Due { attempt: 0 | 1 } => "has not begun",
+        ItemProgress::Due { .. } => "failed and is tried again by itself",
+        ItemProgress::Running { .. } => "is running",
+        ItemProgress::Done => "is done",
+        ItemProgress::Failed => "has failed for good",
+        ItemProgress::Held => "is held (Indeterminate)",
     }
 }

@@ -8,7 +8,7 @@ use muster_proto::{
 use super::at;
 use crate::{
     facts::{Added, UpdateRow},
-    plan::{added, survey::Survey},
+    plan::{added, snapshot::ClusterSnapshot},
 };
 
 /// The backups that were made.
@@ -56,15 +56,15 @@ fn phase(name: &str, what: &str, impact: &str, pause: &str) -> UpdatePhase {
 }
 
 /// Notes about its backups, shown before an update starts.
-pub(super) fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
-    let members = || survey.machines.iter().filter(|position| position.update().is_some());
-    let has = |runner| members().any(|position| added::has(survey.facts, position.row, runner));
+pub(super) fn notes(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Vec<String> {
+    let members = || snapshot.machines.iter().filter(|view| view.update().is_some());
+    let has = |runner| members().any(|view| added::has(snapshot.facts, view.row, runner));
     if update.skip_backup && (has(RunnerKind::SwarmJoin) || has(RunnerKind::Mke)) {
         return vec!["nothing is backed up (--skip-backup)".to_owned()];
     }
     let managers = on(update, &Added::SwarmCopy).len();
-    let joined = survey.spec.items(MachineType::Control).iter().any(|item| item.runner == RunnerKind::SwarmJoin);
-    if managers == 0 && !joined && matches!(survey.spec.lcm_type, LcmType::Swarm | LcmType::Mke) {
+    let joined = snapshot.spec.items(MachineType::Control).iter().any(|item| item.runner == RunnerKind::SwarmJoin);
+    if managers == 0 && !joined && matches!(snapshot.spec.lcm_type, LcmType::Swarm | LcmType::Mke) {
         let why = "its control machines have no `swarm-join` item";
         return vec![format!("the Swarm is not backed up, for {why}: copy it yourself before you start")];
     }

@@ -11,10 +11,10 @@ use muster_proto::{
 
 pub use cluster_states::cluster_states;
 
-use super::{at, surveys};
+use super::{at, snapshots};
 use crate::{
     facts::{Facts, LockRow, MachineRow, RequestRow, UpdateRow},
-    plan::{Limits, locks as answers, survey::Survey},
+    plan::{Limits, locks as answers, snapshot::ClusterSnapshot},
 };
 
 /// Every lock of the clusters that `wanted` accepts.
@@ -96,27 +96,27 @@ pub fn requested<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> impl Iterato
 /// Every request of the clusters that `wanted` accepts.
 #[must_use]
 pub fn requests(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &Limits, now: Now) -> Vec<Request> {
-    surveys(facts, wanted, limits, now)
+    snapshots(facts, wanted, limits, now)
         .iter()
-        .flat_map(|survey| {
-            requested(facts, &survey.cluster.name).map(|requested| request(survey, requested)).collect::<Vec<_>>()
+        .flat_map(|snapshot| {
+            requested(facts, &snapshot.cluster.name).map(|requested| request(snapshot, requested)).collect::<Vec<_>>()
         })
         .collect()
 }
 
-fn request(survey: &Survey<'_>, requested: Requested<'_>) -> Request {
+fn request(snapshot: &ClusterSnapshot<'_>, requested: Requested<'_>) -> Request {
     let Requested { machine, row, scope, removal, release } = requested;
     let node = machine.map(|machine| &machine.name);
-    let waits = answers::granted(survey, machine, &row).err();
+    let waits = answers::granted(snapshot, machine, &row).err();
     let kind = if node.is_some() { "NodeMaintenanceRequest" } else { "ClusterMaintenanceRequest" };
     Document {
         metadata: Metadata {
-            name: node.map_or(survey.cluster.name.as_str(), MachineName::as_str).to_owned(),
+            name: node.map_or(snapshot.cluster.name.as_str(), MachineName::as_str).to_owned(),
             creation_timestamp: at(row.since_ms),
             annotations: BTreeMap::new(),
         },
         spec: RequestSpec {
-            cluster_name: survey.cluster.name.to_string(),
+            cluster_name: snapshot.cluster.name.to_string(),
             kind: kind.to_owned(),
             node_name: node.map(ToString::to_string),
             scope,

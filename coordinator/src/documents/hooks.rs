@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{MachineName, Standing},
+    model::{ItemProgress, MachineName},
     resource::HookStatus,
 };
 
 use crate::{
-    facts::{Added, AddedEnd, ClusterStage, MachineRow, RolloutRow, Target, UpdateRow, Wish},
-    plan::{added, safety, survey::Survey, update::around},
+    facts::{Added, AddedEnd, ClusterStage, DesiredState, MachineRow, RolloutRow, Target, UpdateRow},
+    plan::{added, safety, snapshot::ClusterSnapshot, update::hooks},
 };
 
 /// Is this stage still to come in an update under way? Stages of hooks exist only if there are hooks.
 pub(super) fn is_ahead(update: &UpdateRow, stage: ClusterStage) -> bool {
-    !matches!(stage, ClusterStage::HooksBefore | ClusterStage::HooksAfter) || around::has(update, stage)
+    !matches!(stage, ClusterStage::HooksBefore | ClusterStage::HooksAfter) || hooks::has(update, stage)
 }
 
 /// Progress of each hook on each of its machines.
-pub(super) fn statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> Vec<HookStatus> {
+pub(super) fn statuses(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, update: &UpdateRow) -> Vec<HookStatus> {
     let mut all = Vec::new();
     for (machine, target) in &update.targets {
         for added in &target.added {
@@ -27,7 +27,7 @@ pub(super) fn statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow
                 Added::ConsistentCopy => "in its turn",
                 Added::HookAfter(_) => "after",
             };
-            let state = state(survey, (row, update), (machine, target), added).to_owned();
+            let state = state(snapshot, (row, update), (machine, target), added).to_owned();
             let (name, machine) = (added.item_name().to_owned(), machine.to_string());
             all.push(HookStatus { name, machine, when: when.to_owned(), state });
         }
@@ -36,19 +36,19 @@ pub(super) fn statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow
 }
 
 fn state(
-    survey: &Survey<'_>,
+    snapshot: &ClusterSnapshot<'_>,
     (rollout, update): (&RolloutRow, &UpdateRow),
     (machine, target): (&MachineName, &Target),
     added: &Added,
 ) -> &'static str {
-    let row = survey.facts.machines.get(machine).filter(|row| row.rollout.as_ref() == Some(&rollout.name));
-    match row.and_then(|row| added::stands(survey.facts, row, added)) {
-        Some((Standing::Done, true)) => return "skipped",
-        Some((Standing::Done, false)) => return "done",
-        Some((Standing::Running { .. }, _)) => return "running",
-        Some((Standing::Failed, _)) => return "failed",
-        Some((Standing::Held, _)) => return "indeterminate",
-        Some((Standing::Due { .. }, _)) | None => {}
+    let row = snapshot.facts.machines.get(machine).filter(|row| row.rollout.as_ref() == Some(&rollout.name));
+    match row.and_then(|row| added::stands(snapshot.facts, row, added)) {
+        Some((ItemProgress::Done, true)) => return "skipped",
+        Some((ItemProgress::Done, false)) => return "done",
+        Some((ItemProgress::Running { .. }, _)) => return "running",
+        Some((ItemProgress::Failed, _)) => return "failed",
+        Some((ItemProgress::Held, _)) => return "indeterminate",
+        Some((ItemProgress::Due { .. }, _)) | None => {}
     }
     match target.ends.iter().find(|(of, _)| of == added).map(|(_, end)| *end) {
         Some(AddedEnd::Skipped) => return "skipped",
@@ -57,7 +57,7 @@ fn state(
         None if target.done.contains(added) => return "done",
         None => {}
     }
-    let over = rollout.finished_at_ms.is_some() || update.wish == Wish::Abort;
+    let over = rollout.finished_at_ms.is_some() || update.wish == DesiredState::Abort;
     let never = row.is_none_or(|row| has_left(update, row, added));
     if over || never { "not run" } else { "waiting" }
 }

@@ -8,30 +8,30 @@ use crate::{
     facts::{RolloutRow, UpdateRow},
     plan::{
         blocked,
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 
 /// The machines of a rollout in their order, except those that a later one has taken over.
 pub(super) fn machines(
-    survey: &Survey<'_>,
+    snapshot: &ClusterSnapshot<'_>,
     row: &RolloutRow,
     update: &UpdateRow,
     waiting: &[Waiting],
 ) -> Vec<MachineProgress> {
     let waits: BTreeSet<&str> = waiting.iter().map(|wait| wait.machine.as_str()).collect();
-    let members = survey.machines.iter().filter(|position| position.row.rollout.as_ref() == Some(&row.name));
-    let progress = |position: &Position<'_>| {
-        let name = position.row.name.as_str();
-        let (word, item) = match position.update() {
-            _ if position.row.revoked => ("revoked", None),
-            None if update.is_through(position.row) => ("done", None),
+    let members = snapshot.machines.iter().filter(|view| view.row.rollout.as_ref() == Some(&row.name));
+    let progress = |view: &MachineView<'_>| {
+        let name = view.row.name.as_str();
+        let (word, item) = match view.update() {
+            _ if view.row.revoked => ("revoked", None),
+            None if update.is_through(view.row) => ("done", None),
             None => ("left out", None),
-            Some(_) if position.in_maintenance() => ("in maintenance", None),
-            Some(_) if position.lost => ("lost", None),
-            Some(_) if position.failed() => ("failed", None),
+            Some(_) if view.in_maintenance() => ("in maintenance", None),
+            Some(_) if view.lost => ("lost", None),
+            Some(_) if view.failed() => ("failed", None),
             Some(_) if waits.contains(name) => ("waiting", None),
-            Some(_) => ("under way", blocked::activity(position).map(|(item, ..)| item.name.to_string())),
+            Some(_) => ("under way", blocked::activity(view).map(|(item, ..)| item.name.to_string())),
         };
         MachineProgress { machine: name.to_owned(), progress: word.to_owned(), item }
     };

@@ -10,30 +10,30 @@ use crate::{
     facts::{MachineRow, RolloutRow},
     plan::{
         blocked,
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 
 /// The document of a rollout.
-pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollout {
-    let members: Vec<&Position<'_>> = survey
+pub(super) fn document(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, now: Now) -> Rollout {
+    let members: Vec<&MachineView<'_>> = snapshot
         .machines
         .iter()
-        .filter(|position| position.row.rollout.as_ref() == Some(&row.name) && !position.row.revoked)
+        .filter(|view| view.row.rollout.as_ref() == Some(&row.name) && !view.row.revoked)
         .collect();
     let open = row.finished_at_ms.is_none();
     // Only open rollouts need this: a cluster has had many more.
-    let blocked = open.then(|| blocked::of_cluster(survey)).flatten();
-    let blocked = since(blocked, survey.cluster.blocked_since, now);
-    let busy = open && members.iter().any(|position| position.in_flight());
+    let blocked = open.then(|| blocked::of_cluster(snapshot)).flatten();
+    let blocked = since(blocked, snapshot.cluster.blocked_since, now);
+    let busy = open && members.iter().any(|view| view.in_flight());
     let state = match (open, busy, &blocked) {
         (false, ..) => "Ready",
         (true, false, Some(_)) => "Blocked",
         (true, ..) => "InProgress",
     };
-    let details = row.update.as_ref().map(|details| update::status(survey, row, details));
-    let state = row.update.as_ref().map_or(state, |details| update::state(survey, row, details));
-    let done = |position: &&&Position<'_>| position.is_ready();
+    let details = row.update.as_ref().map(|details| update::status(snapshot, row, details));
+    let state = row.update.as_ref().map_or(state, |details| update::state(snapshot, row, details));
+    let done = |view: &&&MachineView<'_>| view.is_ready();
     let through = |of: &UpdateStatus| of.machines.iter().filter(|machine| machine.progress == "done").count();
     let ready = details.as_ref().map_or_else(|| members.iter().filter(done).count(), through);
     let (machines, ready) = row.ended.unwrap_or((count(members.len()), count(ready)));
@@ -54,7 +54,7 @@ pub(super) fn document(survey: &Survey<'_>, row: &RolloutRow, now: Now) -> Rollo
             machines,
             ready,
             update: details,
-            failures: if open { survey.failures } else { Counts { control: 0, worker: 0 } },
+            failures: if open { snapshot.failures } else { Counts { control: 0, worker: 0 } },
             blocked,
         },
     }

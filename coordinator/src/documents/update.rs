@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{
-        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType, Phase, REBOOT_ITEM, Reason, Scope,
-        Severity, Standing, UpdateGroupName,
+        AssignedItem, Blocked, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, ItemProgress, MachineType, Phase, REBOOT_ITEM,
+        Reason, Scope, Severity, UpdateGroupName,
     },
     resource::{
         ChangedMachine, GroupStatus, MaintenanceStatus, StuckStage, UpdatePhase, UpdatePlan, UpdateStatus, Waiting,
@@ -15,10 +15,10 @@ use muster_proto::{
 use super::{at, backups, count, hooks, progress, stage_status};
 use crate::{
     core::update::{Options, digest, has_work, planned as started},
-    facts::{ClusterStage, MachineRow, RebootWhy, RolloutRow, UpdateRow, Wish},
+    facts::{ClusterStage, DesiredState, MachineRow, RebootWhy, RolloutRow, UpdateRow},
     plan::{
         Limits, blocked, containers, locks, reboot, recovery, removal, safety,
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
         update::{
             are_locks_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance,
             overdue_stage, paused_too_long, targets,
@@ -31,52 +31,51 @@ use crate::{
 const INPUTS_COME_MS: u64 = 2 * 60_000;
 
 /// The word for an update's state.
-pub(super) fn state(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
+pub(super) fn state(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
     match (row.finished_at_ms, update.wish) {
-        (None, _) if maintenance::rests(survey) => "InMaintenance",
-        (Some(_), Wish::Abort) => "Aborted",
-        (Some(_), Wish::Go | Wish::Pause { .. }) => "Ready",
-        (None, Wish::Abort) => "Aborting",
-        (None, Wish::Pause { .. }) => "Paused",
-        (None, Wish::Go) if needs_operator(survey) => "Blocked",
-        (None, Wish::Go) => "InProgress",
+        (None, _) if maintenance::rests(snapshot) => "InMaintenance",
+        (Some(_), DesiredState::Abort) => "Aborted",
+        (Some(_), DesiredState::Go | DesiredState::Pause { .. }) => "Ready",
+        (None, DesiredState::Abort) => "Aborting",
+        (None, DesiredState::Pause { .. }) => "Paused",
+        (None, DesiredState::Go) if needs_operator(snapshot) => "Blocked",
+        (None, DesiredState::Go) => "InProgress",
     }
 }
 
 /// Does all progress depend on a person? Then every incomplete machine waits for a person, or for a machine that does.
-pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
-    let running = |position: &Position<'_>| position.connected() && position.running().next().is_some();
+pub(super) fn needs_operator(snapshot: &ClusterSnapshot<'_>) -> bool {
+    let running = |view: &MachineView<'_>| view.connected() && view.running().next().is_some();
     // A machine whose ledger is behind starts and reports nothing, and reports of an unheeded one are ignored. A
     // machine that refuses its list continues only with what already runs.
-    let stands = |position: &Position<'_>| {
-        blocked::silent(position).is_some() || (blocked::refuses(position).is_some() && !running(position))
+    let stands = |view: &MachineView<'_>| {
+        blocked::silent(view).is_some() || (blocked::refuses(view).is_some() && !running(view))
     };
-    let works =
-        |position: &Position<'_>| position.in_flight() && !waits_long_for_inputs(survey, position) && !stands(position);
+    let works = |view: &MachineView<'_>| view.in_flight() && !waits_long_for_inputs(snapshot, view) && !stands(view);
     // After `recover` only a person knows the outcome on these machines, and everything waits for that decision.
-    let doubted = |position: &Position<'_>| position.row.in_doubt && !position.row.revoked;
-    let at_work = |position: &Position<'_>| position.connected() && recovery::running(position).is_some();
-    if survey.facts.meta.recovering && survey.machines.iter().any(doubted) && !targets(survey).any(at_work) {
+    let doubted = |view: &MachineView<'_>| view.row.in_doubt && !view.row.revoked;
+    let at_work = |view: &MachineView<'_>| view.connected() && recovery::running(view).is_some();
+    if snapshot.facts.meta.recovering && snapshot.machines.iter().any(doubted) && !targets(snapshot).any(at_work) {
         return true;
     }
-    let moves = |position: &Position<'_>| works(position) || is_waiting_for_others(survey, position);
+    let moves = |view: &MachineView<'_>| works(view) || is_waiting_for_others(snapshot, view);
     // A complete machine may be disconnected only for a moment; later it counts as lost.
-    let returns = |p: &Position<'_>| p.ready_once() && !p.row.revoked && !p.connected() && !p.lost;
-    if maintenance::rests(survey)
-        || is_cluster_moving(survey)
-        || targets(survey).any(moves)
-        || survey.of_type(MachineType::Control).any(returns)
+    let returns = |p: &MachineView<'_>| p.ready_once() && !p.row.revoked && !p.connected() && !p.lost;
+    if maintenance::rests(snapshot)
+        || is_cluster_moving(snapshot)
+        || targets(snapshot).any(moves)
+        || snapshot.of_type(MachineType::Control).any(returns)
     {
         return false;
     }
-    let waits: Vec<_> = targets(survey).filter_map(|p| Some((p, blocked::of_machine(survey, p)?.reason))).collect();
+    let waits: Vec<_> = targets(snapshot).filter_map(|p| Some((p, blocked::of_machine(snapshot, p)?.reason))).collect();
     // All other reasons need a person, or pass when another machine ends: once progress stops, both are the same.
-    let passes = |(position, reason): &(&Position<'_>, Reason)| {
+    let passes = |(view, reason): &(&MachineView<'_>, Reason)| {
         // After `recover`, a person must decide about missing machines. The same goes for a controller that disconnects
         // again and again.
         let for_a_person = match reason {
-            Reason::Gathering => survey.facts.meta.recovering,
-            Reason::LocksSettling => are_locks_late(survey, position),
+            Reason::Gathering => snapshot.facts.meta.recovering,
+            Reason::LocksSettling => are_locks_late(snapshot, view),
             _ => false,
         };
         reason.severity() == Severity::Passing && !for_a_person
@@ -86,23 +85,22 @@ pub(super) fn needs_operator(survey: &Survey<'_>) -> bool {
 
 /// An agent that waits for inputs retries by itself. A rebooting manager answers soon, but a deleted secret comes back
 /// only when a person creates it.
-fn waits_long_for_inputs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let since =
-        position.live.and_then(|live| live.inputs_wanted_ms).max(position.row.slot.map(|slot| slot.granted_at_ms));
-    position.waits_for_inputs()
-        && since.is_some_and(|since_ms| survey.now.wall_ms.saturating_sub(since_ms) >= INPUTS_COME_MS)
+fn waits_long_for_inputs(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let since = view.live.and_then(|live| live.inputs_wanted_ms).max(view.row.slot.map(|slot| slot.granted_at_ms));
+    view.waits_for_inputs()
+        && since.is_some_and(|since_ms| snapshot.now.wall_ms.saturating_sub(since_ms) >= INPUTS_COME_MS)
 }
 
-pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> UpdateStatus {
+pub(super) fn status(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, update: &UpdateRow) -> UpdateStatus {
     let open = row.finished_at_ms.is_none();
-    let waiting = targets(survey).filter(|_| open).filter_map(|position| {
-        let Blocked { reason, message, clears_when } = blocked::of_machine(survey, position)?;
-        Some(Waiting { machine: position.row.name.to_string(), reason, message, clears_when })
+    let waiting = targets(snapshot).filter(|_| open).filter_map(|view| {
+        let Blocked { reason, message, clears_when } = blocked::of_machine(snapshot, view)?;
+        Some(Waiting { machine: view.row.name.to_string(), reason, message, clears_when })
     });
     let waiting: Vec<Waiting> = waiting.collect();
     let paused_ms = match update.wish {
-        Wish::Pause { since_ms } => Some(since_ms),
-        Wish::Go | Wish::Abort => None,
+        DesiredState::Pause { since_ms } => Some(since_ms),
+        DesiredState::Go | DesiredState::Abort => None,
     };
     UpdateStatus {
         scope: update.scope,
@@ -112,15 +110,15 @@ pub(super) fn status(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) 
             .filter(|stage| update.stages.contains_key(stage) || (open && hooks::is_ahead(update, **stage)))
             .map(|stage| stage_status(stage.name(update.kind), update.stages.get(stage)))
             .collect(),
-        hooks: hooks::statuses(survey, row, update),
+        hooks: hooks::statuses(snapshot, row, update),
         backups: backups::made(update),
         skip_backup: update.skip_backup,
-        groups: group_statuses(survey, row, update),
-        needs_operator: open && needs_operator(survey),
-        machines: progress::machines(survey, row, update, &waiting),
+        groups: group_statuses(snapshot, row, update),
+        needs_operator: open && needs_operator(snapshot),
+        machines: progress::machines(snapshot, row, update, &waiting),
         waiting,
         paused_since: paused_ms.map(at),
-        paused_too_long: paused_too_long(survey, update),
+        paused_too_long: paused_too_long(snapshot, update),
     }
 }
 
@@ -131,56 +129,55 @@ pub(super) fn maintenance(row: &MachineRow) -> Option<MaintenanceStatus> {
 }
 
 /// Phase of a machine's removal. It counts as failed while its rollout waits for a person.
-pub(super) fn deletion_phase(survey: &Survey<'_>, position: &Position<'_>) -> Option<String> {
-    let row = position.row.removal.as_ref()?;
-    let halted = row.by_turn && row.departure.is_none() && survey.update().is_some() && needs_operator(survey);
-    let phase = removal::phase(survey, position)?;
+pub(super) fn deletion_phase(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<String> {
+    let row = view.row.removal.as_ref()?;
+    let halted = row.by_turn && row.departure.is_none() && snapshot.update().is_some() && needs_operator(snapshot);
+    let phase = removal::phase(snapshot, view)?;
     Some(if halted && phase == "started" { "failed" } else { phase }.to_owned())
 }
 
 /// Progress of each update group, in their order.
-fn group_statuses(survey: &Survey<'_>, row: &RolloutRow, update: &UpdateRow) -> Vec<GroupStatus> {
-    let spec = survey.facts.specs.get(&(row.cluster.clone(), update.version));
+fn group_statuses(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, update: &UpdateRow) -> Vec<GroupStatus> {
+    let spec = snapshot.facts.specs.get(&(row.cluster.clone(), update.version));
     let Some(spec) = spec.filter(|spec| !spec.update_groups.is_empty()) else { return Vec::new() };
     let mut groups = BTreeMap::new();
-    for position in survey.of_type(MachineType::Worker) {
-        let Some(target) = update.targets.get(&position.row.name) else { continue };
+    for view in snapshot.of_type(MachineType::Worker) {
+        let Some(target) = update.targets.get(&view.row.name) else { continue };
         let group = spec.update_group(target.group.as_ref());
         let index = group.map_or(DEFAULT_GROUP_INDEX, |group| group.index);
         let name = target.group.as_ref().map_or(DEFAULT_GROUP, UpdateGroupName::as_str).to_owned();
         let known = groups.entry((index, name.clone()));
         let status = known.or_insert(GroupStatus { name, index, total: 0, done: 0 });
         status.total += 1;
-        status.done += u32::from(row.finished_at_ms.is_some() || position.update().is_none());
+        status.done += u32::from(row.finished_at_ms.is_some() || view.update().is_none());
     }
     groups.into_values().collect()
 }
 
 /// The stage past its deadline in the rollout under way: the cluster's own, else the oldest of a machine.
-pub(super) fn cluster_stuck(survey: &Survey<'_>) -> Option<StuckStage> {
-    if let Some(((stage, since_ms), update)) = overdue_stage(survey).zip(survey.update()) {
+pub(super) fn cluster_stuck(snapshot: &ClusterSnapshot<'_>) -> Option<StuckStage> {
+    if let Some(((stage, since_ms), update)) = overdue_stage(snapshot).zip(snapshot.update()) {
         return Some(StuckStage { stage: stage.name(update.kind).to_owned(), since: at(since_ms), machine: None });
     }
-    let oldest =
-        targets(survey).filter_map(|position| Some((stuck(position)?, position.row))).min_by_key(|(s, _)| s.since);
+    let oldest = targets(snapshot).filter_map(|view| Some((stuck(view)?, view.row))).min_by_key(|(s, _)| s.since);
     oldest.map(|(stuck, row)| StuckStage { machine: Some(row.name.to_string()), ..stuck })
 }
 
 /// The stage of a machine past its deadline.
-pub(super) fn stuck(position: &Position<'_>) -> Option<StuckStage> {
-    let stuck = position.update()?.stuck.as_ref()?;
+pub(super) fn stuck(view: &MachineView<'_>) -> Option<StuckStage> {
+    let stuck = view.update()?.stuck.as_ref()?;
     Some(StuckStage { stage: stuck.stage.as_str().to_owned(), since: at(stuck.since_ms), machine: None })
 }
 
 /// The plan of an update. None: the cluster is still to be deployed, is at work, or is at its newest manifest.
-pub(super) fn planned(survey: &Survey<'_>, options: &Options, limits: &Limits) -> Option<UpdatePlan> {
-    let name = &survey.cluster.name;
-    let deployed = survey.rollout.is_none() && survey.machines.iter().any(Position::ready_once);
-    if !deployed || !has_work(survey, options.scope) {
+pub(super) fn planned(snapshot: &ClusterSnapshot<'_>, options: &Options, limits: &Limits) -> Option<UpdatePlan> {
+    let name = &snapshot.cluster.name;
+    let deployed = snapshot.rollout.is_none() && snapshot.machines.iter().any(MachineView::ready_once);
+    if !deployed || !has_work(snapshot, options.scope) {
         return None;
     }
     let empty = |refused| UpdatePlan {
-        release: survey.spec.release.clone(),
+        release: snapshot.spec.release.clone(),
         scope: options.scope,
         refused,
         digest: None,
@@ -190,29 +187,29 @@ pub(super) fn planned(survey: &Survey<'_>, options: &Options, limits: &Limits) -
         machines: Vec::new(),
         unchanged: 0,
     };
-    let facts = match started(survey.facts, name, options, limits, survey.now) {
+    let facts = match started(snapshot.facts, name, options, limits, snapshot.now) {
         Ok(facts) => facts,
         Err(refusal) => return Some(empty(Some(refusal.to_string()))),
     };
     let digest = digest(&facts, name);
-    let survey = Survey::of(&facts, name, limits, survey.now)?;
-    let update = survey.update()?;
-    let machines = changed(&survey, update);
+    let snapshot = ClusterSnapshot::of(&facts, name, limits, snapshot.now)?;
+    let update = snapshot.update()?;
+    let machines = changed(&snapshot, update);
     let unchanged = count(update.targets.len().saturating_sub(machines.len()));
-    let (phases, warnings) = (phases(&survey, update, &machines), warnings(&survey));
-    Some(UpdatePlan { phases, warnings, notes: notes(&survey, update), machines, unchanged, digest, ..empty(None) })
+    let (phases, warnings) = (phases(&snapshot, update, &machines), warnings(&snapshot));
+    Some(UpdatePlan { phases, warnings, notes: notes(&snapshot, update), machines, unchanged, digest, ..empty(None) })
 }
 
 /// Gaps of its backups, and due reboots that an update of this scope leaves out.
-fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
-    let mut notes = backups::notes(survey, update);
-    notes.extend(staying(survey));
-    let due = targets(survey).filter(|position| {
-        let disruptive = position.update().is_some_and(|mine| mine.disruptive);
-        let why = reboot::due(survey.spec, position.row, disruptive);
-        why.is_some_and(|why| why != RebootWhy::Host || position.row.host.as_ref().is_some_and(|h| h.reboot_required))
+fn notes(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Vec<String> {
+    let mut notes = backups::notes(snapshot, update);
+    notes.extend(staying(snapshot));
+    let due = targets(snapshot).filter(|view| {
+        let disruptive = view.update().is_some_and(|mine| mine.disruptive);
+        let why = reboot::due(snapshot.spec, view.row, disruptive);
+        why.is_some_and(|why| why != RebootWhy::Host || view.row.host.as_ref().is_some_and(|h| h.reboot_required))
     });
-    let names: Vec<&str> = due.map(|position| position.row.name.as_str()).collect();
+    let names: Vec<&str> = due.map(|view| view.row.name.as_str()).collect();
     if update.scope == Scope::Os || names.is_empty() {
         return notes;
     }
@@ -224,8 +221,8 @@ fn notes(survey: &Survey<'_>, update: &UpdateRow) -> Vec<String> {
 }
 
 /// Containers outside services that stay on disturbed machines.
-fn staying(survey: &Survey<'_>) -> Option<String> {
-    let disturbed = targets(survey).filter(|position| position.update().is_some_and(|mine| mine.disruptive));
+fn staying(snapshot: &ClusterSnapshot<'_>) -> Option<String> {
+    let disturbed = targets(snapshot).filter(|view| view.update().is_some_and(|mine| mine.disruptive));
     let named: Vec<String> =
         disturbed.filter_map(|p| Some(format!("{}: {}", p.row.name, containers::left(p.row)?))).collect();
     let machines = safety::some_names(named.iter().map(String::as_str));
@@ -237,60 +234,58 @@ fn staying(survey: &Survey<'_>) -> Option<String> {
 }
 
 /// The group of a worker. None: a control machine, or an ungrouped cluster.
-fn group_of<'a>(survey: &Survey<'a>, position: &Position<'a>) -> Option<groups::Group<'a>> {
-    let grouped = position.row.spec.machine_type == MachineType::Worker && !survey.spec.update_groups.is_empty();
-    grouped.then(|| groups::of(survey, position))
+fn group_of<'a>(snapshot: &ClusterSnapshot<'a>, view: &MachineView<'a>) -> Option<groups::Group<'a>> {
+    let grouped = view.row.spec.machine_type == MachineType::Worker && !snapshot.spec.update_groups.is_empty();
+    grouped.then(|| groups::of(snapshot, view))
 }
 
 /// Machines that change, in the order in which they go.
-fn changed(survey: &Survey<'_>, update: &UpdateRow) -> Vec<ChangedMachine> {
-    let mut positions: Vec<&Position<'_>> = targets(survey).collect();
-    positions.sort_by_key(|position| {
-        (position.row.spec.machine_type, group_of(survey, position).map(|g| (g.index, g.name)))
-    });
-    let machine = |position: &Position<'_>| {
-        let target = update.targets.get(&position.row.name).filter(|target| !target.changed.is_empty())?;
+fn changed(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Vec<ChangedMachine> {
+    let mut views: Vec<&MachineView<'_>> = targets(snapshot).collect();
+    views.sort_by_key(|view| (view.row.spec.machine_type, group_of(snapshot, view).map(|g| (g.index, g.name))));
+    let machine = |view: &MachineView<'_>| {
+        let target = update.targets.get(&view.row.name).filter(|target| !target.changed.is_empty())?;
         Some(ChangedMachine {
-            name: position.row.name.to_string(),
-            machine_type: position.row.spec.machine_type,
-            group: group_of(survey, position).map(|group| group.name.to_owned()),
+            name: view.row.name.to_string(),
+            machine_type: view.row.spec.machine_type,
+            group: group_of(snapshot, view).map(|group| group.name.to_owned()),
             items: target.changed.iter().map(ToString::to_string).collect(),
             disruptive: target.disruptive,
         })
     };
-    positions.into_iter().filter_map(machine).collect()
+    views.into_iter().filter_map(machine).collect()
 }
 
 /// Obstacles that would delay it if it started now.
-fn warnings(survey: &Survey<'_>) -> Vec<String> {
-    let of_cluster = locks::may_request(survey, None).err().map(|blocked| blocked.message);
-    let failed = locks::failed(survey, None).map(|failed| format!("{}: {failed}", survey.cluster.name));
-    let of_machines = targets(survey).filter_map(|position| {
-        let name = &position.row.name;
-        if position.lost || !position.connected() {
+fn warnings(snapshot: &ClusterSnapshot<'_>) -> Vec<String> {
+    let of_cluster = locks::may_request(snapshot, None).err().map(|blocked| blocked.message);
+    let failed = locks::failed(snapshot, None).map(|failed| format!("{}: {failed}", snapshot.cluster.name));
+    let of_machines = targets(snapshot).filter_map(|view| {
+        let name = &view.row.name;
+        if view.lost || !view.connected() {
             return Some(format!("{name} is not connected"));
         }
-        let disruptive = position.update().is_some_and(|mine| mine.disruptive);
-        let stale = locks::may_request(survey, Some(name)).err().map(|blocked| blocked.message);
-        let why = stale.or_else(|| locks::failed(survey, Some(name))).filter(|_| disruptive)?;
+        let disruptive = view.update().is_some_and(|mine| mine.disruptive);
+        let stale = locks::may_request(snapshot, Some(name)).err().map(|blocked| blocked.message);
+        let why = stale.or_else(|| locks::failed(snapshot, Some(name))).filter(|_| disruptive)?;
         Some(format!("{name}: {why}"))
     });
-    let disturbs = targets(survey).any(|position| position.update().is_some_and(|mine| mine.disruptive));
-    let gone = locks::disconnected(survey).into_iter().filter(|_| disturbs);
+    let disturbs = targets(snapshot).any(|view| view.update().is_some_and(|mine| mine.disruptive));
+    let gone = locks::disconnected(snapshot).into_iter().filter(|_| disturbs);
     let gone = gone.map(|name| format!("application controller {name} is not connected: it sees no request"));
     of_cluster.into_iter().chain(failed).chain(gone).chain(of_machines).collect()
 }
 
 /// Does it have prepare items to run, besides those that the update adds?
-fn prepares(position: &Position<'_>) -> bool {
+fn prepares(view: &MachineView<'_>) -> bool {
     let open = |item: &AssignedItem| {
-        let added = position.update().is_some_and(|mine| mine.adds(&item.name));
-        item.phase == Phase::Prepare && !added && position.standing(item) != Standing::Done
+        let added = view.update().is_some_and(|mine| mine.adds(&item.name));
+        item.phase == Phase::Prepare && !added && view.standing(item) != ItemProgress::Done
     };
-    position.items.map_or(true, |items| items.iter().any(open))
+    view.items.map_or(true, |items| items.iter().any(open))
 }
 
-fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) -> Vec<UpdatePhase> {
+fn phases(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, machines: &[ChangedMachine]) -> Vec<UpdatePhase> {
     let phase = |name: &str, what: String, impact: &str, pause: &str| UpdatePhase {
         name: name.to_owned(),
         what,
@@ -303,8 +298,8 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
         phases.push(phase("hooks before", what, "none", "no, they end"));
     }
     phases.extend(backups::first(update));
-    if targets(survey).any(prepares) {
-        let most = survey.spec.max_worker_prepare_count;
+    if targets(snapshot).any(prepares) {
+        let most = snapshot.spec.max_worker_prepare_count;
         let what = format!("prepare items, at most {most} workers at once");
         phases.push(phase("prepare", what, "none", "yes"));
     }
@@ -319,20 +314,20 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
             _ => format!("{controls} control machines one by one"),
         };
         let what = what + &reboots(machines.iter().filter(|m| m.machine_type == MachineType::Control));
-        let disturbed = |position: &&Position<'_>| position.update().is_some_and(|mine| mine.disruptive);
-        let mut going = survey.of_type(MachineType::Control).filter(disturbed);
-        let carry_on = going.all(|position| safety::majority_without(survey, position).is_ok());
+        let disturbed = |view: &&MachineView<'_>| view.update().is_some_and(|mine| mine.disruptive);
+        let mut going = snapshot.of_type(MachineType::Control).filter(disturbed);
+        let carry_on = going.all(|view| safety::majority_without(snapshot, view).is_ok());
         let impact = if carry_on { "the others carry on" } else { "the control plane is down meanwhile" };
         phases.push(phase("control machines", what, impact, if controls > 1 { "yes, between two" } else { "no" }));
         phases.extend(backups::in_turn(update));
     }
-    let leave = if uses_swarm(survey) { "workloads, tasks leave first" } else { "workloads move away first" };
-    if workers > 0 && survey.spec.update_groups.is_empty() {
+    let leave = if uses_swarm(snapshot) { "workloads, tasks leave first" } else { "workloads move away first" };
+    if workers > 0 && snapshot.spec.update_groups.is_empty() {
         let of_workers = machines.iter().filter(|m| m.machine_type == MachineType::Worker);
-        let what = workers_at_once(workers, safety::worker_slots_max(survey)) + &reboots(of_workers);
+        let what = workers_at_once(workers, safety::worker_slots_max(snapshot)) + &reboots(of_workers);
         phases.push(phase("workers", what, leave, "yes, those begun end"));
     }
-    for group in groups_of(survey) {
+    for group in groups_of(snapshot) {
         let of_group = |m: &&ChangedMachine| m.disruptive && m.group.as_deref() == Some(group.name);
         let what = workers_at_once(machines.iter().filter(of_group).count(), group.at_once);
         let reboots = reboots(machines.iter().filter(of_group));
@@ -355,9 +350,9 @@ fn phases(survey: &Survey<'_>, update: &UpdateRow, machines: &[ChangedMachine]) 
 }
 
 /// Groups with disturbed workers, in their order.
-fn groups_of<'a>(survey: &Survey<'a>) -> Vec<groups::Group<'a>> {
-    let disturbed = targets(survey).filter(|position| position.update().is_some_and(|mine| mine.disruptive));
-    let mut all: Vec<_> = disturbed.filter_map(|position| group_of(survey, position)).collect();
+fn groups_of<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<groups::Group<'a>> {
+    let disturbed = targets(snapshot).filter(|view| view.update().is_some_and(|mine| mine.disruptive));
+    let mut all: Vec<_> = disturbed.filter_map(|view| group_of(snapshot, view)).collect();
     all.sort_by_key(|group| (group.index, group.name));
     all.dedup();
     all

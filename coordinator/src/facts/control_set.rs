@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{MachineId, MachineName},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +56,7 @@ impl ClusterRow {
     #[must_use]
     pub fn is_other_than(&self, seen: &ControlSet) -> bool {
         // Without the version, the newer of two sets is unknown.
-        let older = seen.version < self.control_version && !planted("forget-replaced-control");
+        let older = seen.version < self.control_version && !seeded_bug("forget-replaced-control");
         // A member without a successor had no address yet.
         let unseen = !seen.members.is_empty();
         let is_elsewhere = |(name, now): (&MachineName, &Member)| {

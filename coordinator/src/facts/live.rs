@@ -14,7 +14,7 @@ use muster_proto::{
     variables::VariableError,
 };
 
-use super::{Added, AddedReboot, ControlSet, MachineRow, Overwrites, SwarmLook, Used};
+use super::{Added, AddedReboot, ControlSet, MachineRow, NodeObservation, Overwrites, Used};
 
 /// Maximum time between two takeovers of one machine's stream that count together. A rejected agent comes back within
 /// 25 s (its `RECONNECT_MAX`, spread), so quick takeovers mean two agents.
@@ -59,7 +59,7 @@ impl Live {
 
 /// Progress of the running item of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ItemProgress {
+pub struct ItemActivity {
     /// The item.
     pub item: ItemName,
     /// Bytes of a download so far.
@@ -104,7 +104,7 @@ pub struct MachineLive {
     /// Time of the last sign of life, in Unix milliseconds.
     pub heard_wall_ms: Option<u64>,
     /// Progress of its running item.
-    pub progress: Option<ItemProgress>,
+    pub progress: Option<ItemActivity>,
     /// Why the agent itself is blocked: reason, message.
     pub agent_blocked: Option<(Reason, String)>,
     /// Start of its wait for the inputs of one item, in Unix milliseconds. The wait continues across expired permits.
@@ -124,7 +124,7 @@ pub struct MachineLive {
     /// Its stream belongs to a ledger that this store rejected: its events stay unrecorded and unacknowledged.
     pub ledger_left_out: bool,
     /// Answers of the swarm about its node.
-    pub swarm: SwarmLook,
+    pub swarm: NodeObservation,
     /// Its resolved items; derived.
     pub items: Option<Arc<Items>>,
     /// Inputs of the resolved items. They stay valid while both inputs and the spec are identical.

@@ -12,7 +12,7 @@ use muster_proto::{
         ClusterName, ClusterSpec, Epoch, Generation, HostFacts, ItemHash, ItemName, ItemState, ItemStatus, LedgerId,
         LedgerOrdinal, MachineId, MachineName, MachineSpec, MachineType, Phase, Reason, SecretName, Seq, SwarmMember,
     },
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 use serde::{Deserialize, Serialize};
 
@@ -131,7 +131,7 @@ pub struct Slot {
 
 /// The decision of an operator, or of a ledger's loss, about an item. It applies to this hash only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct ItemOverride {
     /// Hash of the item.
     pub hash: ItemHash,
     /// Attempts up to this one are ignored.
@@ -283,7 +283,7 @@ pub struct MachineRow {
     /// Its slot, from the grant until an outcome is recorded or an operator frees it.
     pub slot: Option<Slot>,
     /// Decisions about single items.
-    pub verdicts: BTreeMap<ItemName, Verdict>,
+    pub verdicts: BTreeMap<ItemName, ItemOverride>,
     /// Items to run again despite success: successes under lists up to this one are ignored.
     #[serde(default)]
     pub redo: BTreeMap<ItemName, Generation>,
@@ -417,7 +417,7 @@ impl MachineRow {
     /// Operators' decisions about them end too, except `skip`, which lasts until the item changes.
     pub fn drop_others(&mut self, is_mine: impl Fn(&ItemName) -> bool) {
         // Seeded bug: treat an item as done forever.
-        if planted("keep-dropped-done") {
+        if seeded_bug("keep-dropped-done") {
             return;
         }
         let dropped: Vec<ItemName> = self
@@ -434,7 +434,8 @@ impl MachineRow {
             self.verdicts.remove(&item);
             self.redo.insert(item, newest);
         }
-        let is_word = |verdict: &Verdict| matches!(verdict.left_out, Some(LeftOut::Accepted | LeftOut::DoneBefore));
+        let is_word =
+            |verdict: &ItemOverride| matches!(verdict.left_out, Some(LeftOut::Accepted | LeftOut::DoneBefore));
         self.verdicts.retain(|item, verdict| is_mine(item) || !is_word(verdict));
     }
 

@@ -46,7 +46,7 @@ impl Peers {
 
 /// Facts about one machine's node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SwarmLook {
+pub struct NodeObservation {
     /// The open question; one at a time.
     pub asked: Option<Asked>,
     /// The answer of its own engine.
@@ -84,7 +84,7 @@ pub struct SwarmLook {
     pub fewer_at_ms: Option<u64>,
 }
 
-impl SwarmLook {
+impl NodeObservation {
     /// Forgets the managers' answers.
     pub fn forget_node(&mut self) {
         self.manager = None;

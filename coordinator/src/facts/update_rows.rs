@@ -30,7 +30,7 @@ pub struct UpdateRow {
     /// Participating machines, and the work on each.
     pub targets: BTreeMap<MachineName, Target>,
     /// The operators' current command.
-    pub wish: Wish,
+    pub wish: DesiredState,
     /// The current ClusterMaintenanceRequest.
     pub request: Option<RequestRow>,
     /// Time of the last machine's end or of an operator's last command, in Unix milliseconds: deadlines restart then.
@@ -58,7 +58,7 @@ impl UpdateRow {
     #[must_use]
     pub fn is_through(&self, machine: &MachineRow) -> bool {
         let upgraded = machine.stages.get(&Stage::Upgraded).is_some_and(|stage| stage.succeeded);
-        let back = self.kind == UpdateKind::Maintenance && self.wish != Wish::Abort && !machine.revoked;
+        let back = self.kind == UpdateKind::Maintenance && self.wish != DesiredState::Abort && !machine.revoked;
         upgraded || (back && machine.update.is_none())
     }
 }
@@ -128,7 +128,7 @@ pub struct Target {
 
 /// An operators' command for an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wish {
+pub enum DesiredState {
     /// Continue.
     Go,
     /// Stop new starts; machines that were disturbed complete their part.
@@ -183,7 +183,7 @@ pub struct MachineUpdate {
     /// Time of the request's removal, in Unix milliseconds: its locks should become active again.
     pub returned_at_ms: Option<u64>,
     /// The deferral after a refusal: it no longer blocks the others.
-    pub set_aside: Option<SetAside>,
+    pub set_aside: Option<Deferral>,
     /// The stage past its deadline.
     #[serde(default)]
     pub stuck: Option<Stuck>,
@@ -296,14 +296,14 @@ pub struct Stuck {
 
 /// A machine's deferral.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SetAside {
+pub struct Deferral {
     /// The reason in one sentence: the controllers' own words.
     pub message: String,
     /// The cause.
     pub cause: DeferralCause,
 }
 
-impl SetAside {
+impl Deferral {
     /// Does it count against the failure budget? Then only an operator can retry it.
     #[must_use]
     pub fn failed(&self) -> bool {

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{AssignedItem, ClusterSpec, Hook, MachineName, MachineType, RunnerKind, Standing, StateItem},
-    plant::planted,
+    model::{AssignedItem, ClusterSpec, Hook, ItemProgress, MachineName, MachineType, RunnerKind, StateItem},
+    seeded_bug::seeded_bug,
 };
 
-use super::{survey::standing, swarm};
+use super::{snapshot::standing, swarm};
 use crate::facts::{Added, Facts, LeftOut, MachineRow, Target};
 
 /// Version of a rollout's added items, unique to that rollout. The rollout's name alone may recur if a restored store
@@ -51,7 +51,7 @@ fn backups(
 ) -> BTreeMap<MachineName, Vec<Added>> {
     let changes = targets.values().any(|target| target.disruptive || !target.changed.is_empty());
     // Seeded bug: skip the backups unasked.
-    if !changes || planted("no-backup") {
+    if !changes || seeded_bug("no-backup") {
         return BTreeMap::new();
     }
     let rows = targets.iter().filter_map(|(name, target)| Some((&**facts.machines.get(name)?, target)));
@@ -60,7 +60,7 @@ fn backups(
     controls.sort_by_key(|(row, _)| (row.spec.upgrade_index, &row.name));
     let managers = controls.iter().filter(|(row, _)| is_manager(facts, row)).count();
     // Seeded bug: stop one of two managers, which costs the swarm its majority meanwhile.
-    let spares_one = managers >= MANAGERS_MIN || planted("consistent-copy-of-two");
+    let spares_one = managers >= MANAGERS_MIN || seeded_bug("consistent-copy-of-two");
     let with_mke = || controls.iter().map(|(row, _)| *row).filter(|row| has(facts, row, RunnerKind::Mke));
     let for_mke = with_mke().find(|row| !is_lost(row)).or(with_mke().next()).map(|row| &row.name);
     let of = |(row, target): &(&MachineRow, &Target)| {
@@ -78,7 +78,7 @@ fn backups(
 /// Is this control machine a manager of the swarm, as far as is known?
 fn is_manager(facts: &Facts, row: &MachineRow) -> bool {
     // Seeded bug: count every machine with a swarm-join.
-    let outside = swarm::was_left_out(facts, row) && !planted("copy-outside-swarm");
+    let outside = swarm::was_left_out(facts, row) && !seeded_bug("copy-outside-swarm");
     has(facts, row, RunnerKind::SwarmJoin) && !outside
 }
 
@@ -110,7 +110,7 @@ pub fn find<'a>(items: &'a [AssignedItem], added: &Added) -> Option<&'a Assigned
 
 /// Its progress on this machine while that is part of the update, and whether an operator skipped it.
 #[must_use]
-pub fn stands(facts: &Facts, row: &MachineRow, added: &Added) -> Option<(Standing, bool)> {
+pub fn stands(facts: &Facts, row: &MachineRow, added: &Added) -> Option<(ItemProgress, bool)> {
     row.update.as_ref().filter(|mine| mine.added.contains(added))?;
     let items = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref())?;
     let item = find(items.resolved.as_deref().ok()?, added)?;

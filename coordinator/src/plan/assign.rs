@@ -6,11 +6,11 @@ use aws_lc_rs::digest;
 use muster_proto::{
     hash::of_json,
     json::json,
-    model::{AssignedItem, Assignment, Epoch, Generation, ItemHash, Permit, Phase, Standing},
-    plant::planted,
+    model::{AssignedItem, Assignment, Epoch, Generation, ItemHash, ItemProgress, Permit, Phase},
+    seeded_bug::seeded_bug,
 };
 
-use super::{items::first_control, survey::Position, update::around};
+use super::{items::first_control, snapshot::MachineView, update::hooks};
 use crate::{
     facts::Facts,
     proof::{ProofKey, Told},
@@ -60,7 +60,7 @@ impl Content<'_> {
     #[must_use]
     pub fn into_assignment(
         self,
-        position: &Position<'_>,
+        view: &MachineView<'_>,
         epoch: Epoch,
         generation: Generation,
         key: &ProofKey,
@@ -70,10 +70,10 @@ impl Content<'_> {
         Assignment {
             digest,
             // A machine that has yet to enrol is told nothing.
-            code: position.row.id.map(|id| key.code(id, &told)).unwrap_or_default(),
+            code: view.row.id.map(|id| key.code(id, &told)).unwrap_or_default(),
             epoch,
             generation,
-            cluster: position.row.spec.cluster_name.clone(),
+            cluster: view.row.spec.cluster_name.clone(),
             items: self.items.into_iter().map(|listed| listed.item.into_owned()).collect(),
             variables: self.variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         }
@@ -83,41 +83,41 @@ impl Content<'_> {
 /// Has the agent accepted exactly the list that the machine should have? Only then is an outcome final: with an older
 /// list it may still start a removed item.
 #[must_use]
-pub fn is_accepted(facts: &Facts, position: &Position<'_>) -> bool {
-    let assigned = &position.row.assigned;
+pub fn is_accepted(facts: &Facts, view: &MachineView<'_>) -> bool {
+    let assigned = &view.row.assigned;
     assigned.accepted == assigned.generation
-        && wanted(facts, position).is_some_and(|content| assigned.digest == Some(content.digest()))
+        && wanted(facts, view).is_some_and(|content| assigned.digest == Some(content.digest()))
 }
 
 /// May the machine's list change now? Deploy and reconfigure items change only under a slot. A machine keeps its list
 /// while it is Ready, and after its slot was freed by a failure.
 #[must_use]
-pub fn may_change(position: &Position<'_>) -> bool {
-    match position.row.reach {
+pub fn may_change(view: &MachineView<'_>) -> bool {
+    match view.row.reach {
         None => false,
         // It is told to stop starting items.
-        Some(_) if position.is_let_go() => true,
-        Some(Phase::Prepare) if position.update().is_some_and(|mine| mine.only_added) => true,
+        Some(_) if view.is_let_go() => true,
+        Some(Phase::Prepare) if view.update().is_some_and(|mine| mine.only_added) => true,
         Some(Phase::Prepare) => {
-            let assigned = &position.row.assigned;
+            let assigned = &view.row.assigned;
             // Otherwise it would wait for the inputs of an item that may be obsolete.
-            position.waits_for_inputs()
-                || position.in_flight()
+            view.waits_for_inputs()
+                || view.in_flight()
                 || assigned.digest.is_none()
                 || assigned.accepted != assigned.generation
         }
-        Some(Phase::Deploy | Phase::Reconfigure) => position.row.slot.is_some() || planted("assign-without-slot"),
+        Some(Phase::Deploy | Phase::Reconfigure) => view.row.slot.is_some() || seeded_bug("assign-without-slot"),
     }
 }
 
 /// The items that its list covers now. In an update the list ends at the next item that needs a permit: before the item
 /// while the permit is missing, and after the item otherwise.
-fn reached<'a>(position: &Position<'a>, reach: Phase) -> Option<impl Iterator<Item = Listed<'a>> + use<'a>> {
-    let items = position.items.ok()?;
-    let digests = position.live.and_then(|live| live.items.as_deref()).map_or(&[][..], |items| &items.digests);
-    let open = |item: &&AssignedItem| position.needs_permit(item) && position.standing(item) != Standing::Done;
+fn reached<'a>(view: &MachineView<'a>, reach: Phase) -> Option<impl Iterator<Item = Listed<'a>> + use<'a>> {
+    let items = view.items.ok()?;
+    let digests = view.live.and_then(|live| live.items.as_deref()).map_or(&[][..], |items| &items.digests);
+    let open = |item: &&AssignedItem| view.needs_permit(item) && view.standing(item) != ItemProgress::Done;
     let gate = items.iter().position(|item| item.phase <= reach && open(&item));
-    let permit = gate.and_then(|gate| position.listed_permit(items.get(gate)?));
+    let permit = gate.and_then(|gate| view.listed_permit(items.get(gate)?));
     let permit = permit.map(|number| Permit { number, start_within_ms: PERMIT_MS });
     let end = gate.map_or(items.len(), |gate| gate + usize::from(permit.is_some()));
     let reached = items.iter().zip(digests).take(end).enumerate().filter(move |(_, (item, _))| item.phase <= reach);
@@ -129,45 +129,45 @@ fn reached<'a>(position: &Position<'a>, reach: Phase) -> Option<impl Iterator<It
 
 /// The list that the machine should have now, according to its granted phases. None: it keeps its list.
 #[must_use]
-pub fn wanted<'a>(facts: &'a Facts, position: &Position<'a>) -> Option<Content<'a>> {
-    wanted_beside(facts, position, || first_control(facts, &position.row.spec.cluster_name))
+pub fn wanted<'a>(facts: &'a Facts, view: &MachineView<'a>) -> Option<Content<'a>> {
+    wanted_beside(facts, view, || first_control(facts, &view.row.spec.cluster_name))
 }
 
 /// As [`wanted`], for a caller that may know the address of its cluster's first control machine.
 #[must_use]
 pub fn wanted_beside<'a>(
     facts: &'a Facts,
-    position: &Position<'a>,
+    view: &MachineView<'a>,
     first_control: impl FnOnce() -> Option<&'a str>,
 ) -> Option<Content<'a>> {
-    if !may_change(position)
-        || !position.row.reported()
-        || (facts.live.older_than_fleet().is_some() && !planted("trust-old-store"))
+    if !may_change(view)
+        || !view.row.reported()
+        || (facts.live.older_than_fleet().is_some() && !seeded_bug("trust-old-store"))
         || facts.meta.recovering
-        || position.unproven().is_some()
+        || view.unproven().is_some()
     {
         return None;
     }
-    let reach = position.row.reach?;
+    let reach = view.row.reach?;
     let wanted = |listed: Listed<'a>| {
         let Listed { item, .. } = &listed;
-        let verdict = position.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
+        let verdict = view.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
         if verdict.is_some_and(|verdict| verdict.left_out.is_some()) {
             return None;
         }
-        let redo_up_to = position.row.redo_up_to(&item.name);
+        let redo_up_to = view.row.redo_up_to(&item.name);
         if verdict.is_none() && redo_up_to == Generation(0) {
             return Some(listed);
         }
         let cleared_attempts = verdict.map_or(0, |verdict| verdict.cleared_attempts);
         Some(Listed::changed(AssignedItem { cleared_attempts, redo_up_to, ..listed.item.into_owned() }))
     };
-    let items = match around::is_called_off(facts, position.row) {
+    let items = match hooks::is_called_off(facts, view.row) {
         true => Vec::new(),
-        false => reached(position, reach)?.filter_map(wanted).collect(),
+        false => reached(view, reach)?.filter_map(wanted).collect(),
     };
     let mut variables = BTreeMap::new();
-    if let Some(ip) = position.row.internal_ip() {
+    if let Some(ip) = view.row.internal_ip() {
         variables.insert("machine.internalIP", ip);
     }
     if let Some(first) = first_control() {

@@ -1,26 +1,26 @@
 //! Why a machine does not move. Every machine that is neither Ready nor at work has an answer here.
 
-use muster_proto::model::{AssignedItem, Blocked, Counts, MachineName, MachineType, Phase, Reason, Standing};
+use muster_proto::model::{AssignedItem, Blocked, Counts, ItemProgress, MachineName, MachineType, Phase, Reason};
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
     items, locks, recovery, removal,
     safety::{self, blocked, token_for},
-    survey::{Position, Progress, Survey},
+    snapshot::{ClusterSnapshot, MachineView, Progress},
     swarm,
     update::{concerns, maintenance, waits},
 };
-use crate::facts::{MachineRow, RolloutRow, UnprovenClaim, UpdateKind, Wish};
+use crate::facts::{DesiredState, MachineRow, RolloutRow, UnprovenClaim, UpdateKind};
 
 /// Why the deployment has yet to begin. None: it may begin, or has begun.
 #[must_use]
-pub fn why_not_started(survey: &Survey<'_>) -> Option<Blocked> {
-    if survey.cluster.rollout_seq > 0 || survey.cluster.deploy_requested {
+pub fn why_not_started(snapshot: &ClusterSnapshot<'_>) -> Option<Blocked> {
+    if snapshot.cluster.rollout_seq > 0 || snapshot.cluster.deploy_requested {
         return None;
     }
-    let (reported, declared) = (survey.reported(), survey.declared());
-    let wanted = survey.spec.machines.unwrap_or(declared);
-    let name = &survey.cluster.name;
+    let (reported, declared) = (snapshot.reported(), snapshot.declared());
+    let wanted = snapshot.spec.machines.unwrap_or(declared);
+    let name = &snapshot.cluster.name;
     if wanted == (Counts { control: 0, worker: 0 }) {
         return Some(blocked(
             Reason::DeployNotStarted,
@@ -43,32 +43,34 @@ pub fn why_not_started(survey: &Survey<'_>) -> Option<Blocked> {
 
 /// What keeps new starts back in a cluster. None: something may start, or all is done.
 #[must_use]
-pub fn of_cluster(survey: &Survey<'_>) -> Option<Blocked> {
-    if let Err(blocked) = safety::store_is_current(survey) {
+pub fn of_cluster(snapshot: &ClusterSnapshot<'_>) -> Option<Blocked> {
+    if let Err(blocked) = safety::store_is_current(snapshot) {
         return Some(blocked);
     }
-    match survey.rollout {
+    match snapshot.rollout {
         // A recovered copy starts only after the machines' reports have come and are settled.
-        None if survey.facts.meta.recovering => safety::gathered(survey).err().or_else(|| why_not_started(survey)),
-        None if survey.cluster.rollout_seq > 0 => None,
-        None => why_not_started(survey),
-        Some(_) => match survey.update() {
-            Some(update) => waits::of_cluster(survey, update),
-            None => safety::may_start_anything(survey).err(),
+        None if snapshot.facts.meta.recovering => {
+            safety::gathered(snapshot).err().or_else(|| why_not_started(snapshot))
+        }
+        None if snapshot.cluster.rollout_seq > 0 => None,
+        None => why_not_started(snapshot),
+        Some(_) => match snapshot.update() {
+            Some(update) => waits::of_cluster(snapshot, update),
+            None => safety::may_start_anything(snapshot).err(),
         },
     }
 }
 
 /// Why a machine does not move. None: it is Ready or at work.
 #[must_use]
-pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let out = removal::waits(survey, position).or_else(|| maintenance::out_of_service(survey, position));
-    out.or_else(|| unusable(survey, position))
-        .or_else(|| in_trouble(survey, position))
-        .or_else(|| waits_for_reconfigure(survey, position))
-        .or_else(|| waiting(survey, position))
-        .or_else(|| locks::left_away(survey, position.row))
-        .or_else(|| swarm::restore::waits(survey, position))
+pub fn of_machine(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    let out = removal::waits(snapshot, view).or_else(|| maintenance::out_of_service(snapshot, view));
+    out.or_else(|| unusable(snapshot, view))
+        .or_else(|| in_trouble(snapshot, view))
+        .or_else(|| waits_for_reconfigure(snapshot, view))
+        .or_else(|| waiting(snapshot, view))
+        .or_else(|| locks::left_away(snapshot, view.row))
+        .or_else(|| swarm::restore::waits(snapshot, view))
 }
 
 /// A revoked machine stays silent: if it was disturbed in an update, a person says when it is off.
@@ -90,8 +92,8 @@ fn revoked(row: &MachineRow) -> Blocked {
 }
 
 /// Reasons that lie in the machine itself.
-pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let row = position.row;
+pub(super) fn unusable(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    let row = view.row;
     if row.revoked {
         return Some(revoked(row));
     }
@@ -114,19 +116,19 @@ pub(super) fn unusable(survey: &Survey<'_>, position: &Position<'_>) -> Option<B
         ));
     }
     // The last address report of a lost machine is outdated: it has to come back first.
-    if row.internal_ip().is_none() && !position.lost {
+    if row.internal_ip().is_none() && !view.lost {
         return Some(blocked(
             Reason::NoInternalIP,
             "it reported no address that fits `interface` and `cidr` of its Machine document",
             "it has such an address, or the document names another",
         ));
     }
-    safety::store_is_current(survey).err()
+    safety::store_is_current(snapshot).err()
 }
 
 /// It has been away for too long.
-fn is_away(position: &Position<'_>) -> Option<Blocked> {
-    match position.rebooting.filter(|_| position.lost) {
+fn is_away(view: &MachineView<'_>) -> Option<Blocked> {
+    match view.rebooting.filter(|_| view.lost) {
         Some(item) => Some(blocked(
             Reason::RebootOverdue,
             format!(
@@ -136,26 +138,23 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
             ),
             format!(
                 "it comes back (look at its console), or `musterctl replace {}` after it was installed anew",
-                position.row.name
+                view.row.name
             ),
         )),
-        None if position.lost && position.live.is_some_and(|live| live.stranger) => Some(blocked(
+        None if view.lost && view.live.is_some_and(|live| live.stranger) => Some(blocked(
             Reason::Lost,
             "an agent calls itself by its name, with an identity that this record does not know: it was enrolled anew \
              since the copy was made that the coordinator was recovered from",
-            format!(
-                "`musterctl replace {}`, and `muster-agent enroll --force` there with a new token",
-                position.row.name
-            ),
+            format!("`musterctl replace {}`, and `muster-agent enroll --force` there with a new token", view.row.name),
         )),
-        None if position.lost => Some(blocked(
+        None if view.lost => Some(blocked(
             Reason::Lost,
             "not heard of for longer than the limit",
-            match position.ready_once() {
+            match view.ready_once() {
                 true => "its agent connects again (is the machine up, and `muster-agent` running?)".to_owned(),
                 // The deployment waits for it.
                 false => {
-                    format!("its agent connects again, or `musterctl remove {} --policy forced`", position.row.name)
+                    format!("its agent connects again, or `musterctl remove {} --policy forced`", view.row.name)
                 }
             },
         )),
@@ -164,27 +163,27 @@ fn is_away(position: &Position<'_>) -> Option<Blocked> {
 }
 
 /// Reasons that need a person.
-pub(super) fn in_trouble(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let row = position.row;
+pub(super) fn in_trouble(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    let row = view.row;
     let name = &row.name;
-    match is_away(position) {
+    match is_away(view) {
         Some(away) if row.in_doubt => return Some(recovery::away_in_doubt(row, away)),
         // Its ledger comes first: the machine needs a whole one to report on itself.
-        None if row.in_doubt => return silent(position).or_else(|| Some(recovery::in_doubt(row))),
+        None if row.in_doubt => return silent(view).or_else(|| Some(recovery::in_doubt(row))),
         Some(away) => return Some(away),
         None => {}
     }
-    if let Some(blocked) = refuses(position) {
+    if let Some(blocked) = refuses(view) {
         return Some(blocked);
     }
-    match position.trouble()? {
+    match view.trouble()? {
         Progress::Failed(item) => {
             let status = row.statuses.get(&item.name);
             let (message, attempt) = status.map_or(("", 0), |status| (status.message.as_str(), status.attempt));
             Some(blocked(
                 Reason::Failed,
                 format!("item {}: {message} (attempt {attempt})", item.name),
-                retry_or_skip(survey, position, item),
+                retry_or_skip(snapshot, view, item),
             ))
         }
         Progress::Held(item) => Some(blocked(
@@ -202,11 +201,11 @@ pub(super) fn in_trouble(survey: &Survey<'_>, position: &Position<'_>) -> Option
 
 /// An update keeps its items as they were when it began: a manifest applied since leaves them unchanged. Skipping a
 /// wrong item lets the next machine begin with it.
-fn retry_or_skip(survey: &Survey<'_>, position: &Position<'_>, item: &AssignedItem) -> String {
-    let (name, item, cluster) = (&position.row.name, &item.name, &survey.cluster.name);
+fn retry_or_skip(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, item: &AssignedItem) -> String {
+    let (name, item, cluster) = (&view.row.name, &item.name, &snapshot.cluster.name);
     let text = format!("`musterctl retry {name}`, or `musterctl skip {name} {item}`");
-    match position.update() {
-        Some(_) if survey.update().is_some_and(|update| update.wish == Wish::Abort) => text,
+    match view.update() {
+        Some(_) if snapshot.update().is_some_and(|update| update.wish == DesiredState::Abort) => text,
         None => format!("{text}; a wrong item: `musterctl apply` a mended manifest, and it runs anew"),
         Some(_) => format!("{text}; a wrong item: first `musterctl abort {cluster}`, or the next one fails too"),
     }
@@ -236,10 +235,10 @@ fn unproven(name: &MachineName, claim: &UnprovenClaim) -> Blocked {
 }
 
 /// Its list, or what it reports, is refused.
-pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
-    let row = position.row;
+pub(crate) fn refuses(view: &MachineView<'_>) -> Option<Blocked> {
+    let row = view.row;
     let name = &row.name;
-    if let Some(claim) = position.unproven() {
+    if let Some(claim) = view.unproven() {
         return Some(unproven(name, claim));
     }
     if let Some(refused) = &row.assigned.refused {
@@ -249,7 +248,7 @@ pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
             "agent and coordinator are of versions that fit each other",
         ));
     }
-    if let Some(event) = position.live.and_then(|live| live.event_refused.as_ref()) {
+    if let Some(event) = view.live.and_then(|live| live.event_refused.as_ref()) {
         return Some(blocked(
             Reason::EventRefused,
             format!("its agent reports what cannot be, so nothing it reports is taken: {event}"),
@@ -259,10 +258,10 @@ pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
             ),
         ));
     }
-    if let Some(blocked) = ledger_behind(position) {
+    if let Some(blocked) = ledger_behind(view) {
         return Some(blocked);
     }
-    if let Err(unresolved) = position.items {
+    if let Err(unresolved) = view.items {
         let clears_when = items::gives_value(&row.spec.cluster_name, &unresolved.fault);
         return Some(blocked(Reason::VariableWithoutValue, unresolved.to_string(), clears_when));
     }
@@ -271,55 +270,55 @@ pub(crate) fn refuses(position: &Position<'_>) -> Option<Blocked> {
 
 /// Its further reports are ignored: they are refused or distrusted, or its ledger is behind.
 #[must_use]
-pub fn silent(position: &Position<'_>) -> Option<Blocked> {
-    let refused = refuses(position).filter(|_| position.is_unheeded());
-    refused.or_else(|| ledger_behind(position))
+pub fn silent(view: &MachineView<'_>) -> Option<Blocked> {
+    let refused = refuses(view).filter(|_| view.is_unheeded());
+    refused.or_else(|| ledger_behind(view))
 }
 
 /// Its own record is older than its earlier reports: time alone does not fix that.
-fn ledger_behind(position: &Position<'_>) -> Option<Blocked> {
-    let says = position.live?.agent_blocked.as_ref();
+fn ledger_behind(view: &MachineView<'_>) -> Option<Blocked> {
+    let says = view.live?.agent_blocked.as_ref();
     says.filter(|(reason, _)| *reason == Reason::LedgerBehind)
-        .map(|(_, message)| recovery::ledger_behind(&position.row.name, message))
+        .map(|(_, message)| recovery::ledger_behind(&view.row.name, message))
 }
 
 /// Is there work left here?
-fn has_work(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let updating = survey.update().is_some();
-    position.update().is_some() || (!updating && safety::needs_reconfigure(survey, position))
+fn has_work(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let updating = snapshot.update().is_some();
+    view.update().is_some() || (!updating && safety::needs_reconfigure(snapshot, view))
 }
 
 /// Has it been Ready, and is there work outside the scope of a deployment? This happens after `recover`, when its
 /// hostname has changed, and when its reconfigure items were aborted.
-fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let settled = position.ready_once() && position.row.slot.is_none() && !survey.facts.meta.recovering;
+fn is_behind(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    let settled = view.ready_once() && view.row.slot.is_none() && !snapshot.facts.meta.recovering;
     // Work counts as missing only if an update would run it there.
-    let lacks = |phase: &Phase| concerns(survey.cluster, position.row, *phase) && position.is_behind(*phase);
+    let lacks = |phase: &Phase| concerns(snapshot.cluster, view.row, *phase) && view.is_behind(*phase);
     let lacks = || Phase::ALL.iter().any(lacks);
-    let behind = settled && position.update().is_none() && !has_work(survey, position) && lacks();
+    let behind = settled && view.update().is_none() && !has_work(snapshot, view) && lacks();
     let clears_when = format!(
         "`musterctl update {}` brings them about, its workloads moved away first (after `recover`: apply the newest \
          manifest before that)",
-        survey.cluster.name
+        snapshot.cluster.name
     );
     let message = "it was Ready, and not all of the items that it should have are done";
     behind.then(|| blocked(Reason::NotUpToDate, message, clears_when))
 }
 
 /// It was Ready before the control set changed. A rollout reconfigures it once all others have ended.
-fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let idle = position.update().is_none() && position.row.slot.is_none();
-    if !idle || !safety::needs_reconfigure(survey, position) || safety::reconfigured_at_once(survey, position) {
+fn waits_for_reconfigure(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    let idle = view.update().is_none() && view.row.slot.is_none();
+    if !idle || !safety::needs_reconfigure(snapshot, view) || safety::reconfigured_at_once(snapshot, view) {
         return None;
     }
-    if let Err(blocked) = safety::may_start_hooks(survey) {
+    if let Err(blocked) = safety::may_start_hooks(snapshot) {
         return Some(blocked);
     }
-    if let Some(blocked) = safety::successor(survey).err().filter(|_| survey.rollout.is_none()) {
+    if let Some(blocked) = safety::successor(snapshot).err().filter(|_| snapshot.rollout.is_none()) {
         return Some(blocked);
     }
     let changed = "the set of control machines changed; it is reconfigured as in an update";
-    Some(match survey.rollout {
+    Some(match snapshot.rollout {
         Some(RolloutRow { name, .. }) => {
             blocked(Reason::WaitingForTurn, format!("{changed} when {name} has ended"), format!("{name} has ended"))
         }
@@ -328,9 +327,9 @@ fn waits_for_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> Option
 }
 
 /// A machine outside the open update waits for its end.
-fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let update = survey.update().filter(|_| position.update().is_none())?;
-    let out: Vec<&str> = maintenance::members(survey).map(|other| other.row.name.as_str()).collect();
+fn waits_for_update(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    let update = snapshot.update().filter(|_| view.update().is_none())?;
+    let out: Vec<&str> = maintenance::members(snapshot).map(|other| other.row.name.as_str()).collect();
     if update.kind == UpdateKind::Maintenance && !out.is_empty() {
         let leave = safety::for_each("maintenance leave", out.iter().copied());
         let message = format!("{} in maintenance; machines that come meanwhile wait", safety::some_names_are(out));
@@ -345,9 +344,9 @@ fn waits_for_update(survey: &Survey<'_>, position: &Position<'_>) -> Option<Bloc
 }
 
 /// Its agent's own reason, unless the agent waits in vain.
-pub(super) fn agent_says(position: &Position<'_>) -> Option<Blocked> {
-    let (reason, message) = position.live?.agent_blocked.as_ref().filter(|_| !position.waits_in_vain())?;
-    let clears_when = if position.waits_for_inputs() {
+pub(super) fn agent_says(view: &MachineView<'_>) -> Option<Blocked> {
+    let (reason, message) = view.live?.agent_blocked.as_ref().filter(|_| !view.waits_in_vain())?;
+    let clears_when = if view.waits_for_inputs() {
         "it gets what it asks for: it asks again by itself"
     } else {
         "the cause is gone from the machine"
@@ -356,68 +355,68 @@ pub(super) fn agent_says(position: &Position<'_>) -> Option<Blocked> {
 }
 
 /// Reasons that pass by themselves.
-fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let behind = is_behind(survey, position);
-    if position.is_ready() && !has_work(survey, position) && behind.is_none() {
+fn waiting(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    let behind = is_behind(snapshot, view);
+    if view.is_ready() && !has_work(snapshot, view) && behind.is_none() {
         return None;
     }
-    if let Some(blocked) = waits_for_update(survey, position).or(behind) {
+    if let Some(blocked) = waits_for_update(snapshot, view).or(behind) {
         return Some(blocked);
     }
-    if !survey.joined(position) {
-        return Some(why_not_started(survey).unwrap_or_else(|| {
+    if !snapshot.joined(view) {
+        return Some(why_not_started(snapshot).unwrap_or_else(|| {
             blocked(Reason::WaitingForTurn, "it joins the deployment", "the coordinator's next decision")
         }));
     }
     // While a store is recovered, lists are held back. What an agent was given before goes on; all else waits, even the
     // inputs that its agent asks for.
-    if survey.facts.meta.recovering
-        && let Err(blocked) = safety::gathered(survey)
+    if snapshot.facts.meta.recovering
+        && let Err(blocked) = safety::gathered(snapshot)
     {
         return Some(blocked);
     }
-    if let Some(blocked) = agent_says(position) {
+    if let Some(blocked) = agent_says(view) {
         return Some(blocked);
     }
-    if let (false, Some(item)) = (position.connected(), position.rebooting) {
+    if let (false, Some(item)) = (view.connected(), view.rebooting) {
         let message = format!("item {} takes it down; it is missed {} s after", item.name, item.timeout_ms / 1_000);
         return Some(blocked(Reason::Rebooting, message, "its agent connects again"));
     }
-    if !position.connected() {
-        let message = if position.in_flight() {
+    if !view.connected() {
+        let message = if view.in_flight() {
             "it was at work and goes on, but it has no connection to the coordinator now to say how far it is"
         } else {
             "it has no connection to the coordinator now"
         };
         return Some(blocked(Reason::Disconnected, message, "its agent connects again"));
     }
-    if position.in_flight() {
+    if view.in_flight() {
         return None;
     }
-    if position.update().is_some() {
-        return waits::of_machine(survey, position);
+    if view.update().is_some() {
+        return waits::of_machine(snapshot, view);
     }
-    if let Err(blocked) = safety::may_start_anything(survey) {
+    if let Err(blocked) = safety::may_start_anything(snapshot) {
         return Some(blocked);
     }
-    if position.row.reach.is_none() {
-        let most = survey.spec.max_worker_prepare_count;
+    if view.row.reach.is_none() {
+        let most = snapshot.spec.max_worker_prepare_count;
         return Some(blocked(
             Reason::WaitingForTurn,
             format!("{most} workers are in prepare (maxWorkerPrepareCount)"),
             "one of them is through with it",
         ));
     }
-    match safety::may_take_slot(survey, position) {
+    match safety::may_take_slot(snapshot, view) {
         Err(blocked) => Some(blocked),
-        Ok(()) if position.row.spec.machine_type == MachineType::Control && earlier_on_its_way(survey, position) => {
+        Ok(()) if view.row.spec.machine_type == MachineType::Control && earlier_on_its_way(snapshot, view) => {
             Some(blocked(
                 Reason::WaitingForTurn,
                 "control machines go in order (upgradeIndex, then name), and one before it is still preparing",
                 "that one is Ready",
             ))
         }
-        Ok(()) if wants_slot(survey, position).is_some() => {
+        Ok(()) if wants_slot(snapshot, view).is_some() => {
             Some(blocked(Reason::WaitingForTurn, "its slot is about to be granted", "the coordinator's next decision"))
         }
         Ok(()) => None,
@@ -427,18 +426,18 @@ fn waiting(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
 /// What the machine is busy with: the first item of its list that is running, or due and about to start. An agent that
 /// reports a reason of its own waits instead.
 #[must_use]
-pub fn activity<'a>(position: &Position<'a>) -> Option<(&'a AssignedItem, u32, bool)> {
-    let reach = position.row.reach?;
-    if position.is_unheeded() || !position.in_flight() {
+pub fn activity<'a>(view: &MachineView<'a>) -> Option<(&'a AssignedItem, u32, bool)> {
+    let reach = view.row.reach?;
+    if view.is_unheeded() || !view.in_flight() {
         return None;
     }
-    let items = position.items.ok()?;
-    let kept = position.live.is_some_and(|live| live.agent_blocked.is_some());
+    let items = view.items.ok()?;
+    let kept = view.live.is_some_and(|live| live.agent_blocked.is_some());
     items.iter().filter(|item| item.phase <= reach && item.phase >= Phase::Prepare).find_map(|item| {
-        match position.standing(item) {
-            Standing::Running { attempt } => Some((item, attempt, true)),
-            Standing::Due { attempt } if !kept => Some((item, attempt, false)),
-            Standing::Due { .. } | Standing::Done | Standing::Failed | Standing::Held => None,
+        match view.standing(item) {
+            ItemProgress::Running { attempt } => Some((item, attempt, true)),
+            ItemProgress::Due { attempt } if !kept => Some((item, attempt, false)),
+            ItemProgress::Due { .. } | ItemProgress::Done | ItemProgress::Failed | ItemProgress::Held => None,
         }
     })
 }

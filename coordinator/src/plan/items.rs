@@ -14,7 +14,7 @@ use muster_proto::{
 
 use super::{added, reboot, secrets};
 use crate::facts::{
-    Added, AddedReboot, ClusterRow, ControlSet, Draft, Facts, ItemInputs, Items, MachineRow, Member, Unresolved,
+    Added, AddedReboot, ClusterRow, ControlSet, Facts, ItemInputs, Items, MachineRow, Member, Transaction, Unresolved,
 };
 
 /// Variable for the hostname that a machine's agent reports.
@@ -22,18 +22,18 @@ const HOSTNAME: &str = "machine.hostname";
 
 /// Resolve the items of every machine with inputs that changed since the last time. This runs in every step for every
 /// machine; nearly all are unchanged, and detecting that is fast.
-pub fn refresh(draft: &mut Draft<'_>) {
+pub fn refresh(tx: &mut Transaction<'_>) {
     let inputs: BTreeMap<&ClusterName, Arc<ItemInputs>> =
-        draft.clusters.keys().map(|name| (name, shared_inputs(draft, name))).collect();
-    let looked_at = draft.machines.values().filter_map(|machine| {
+        tx.clusters.keys().map(|name| (name, shared_inputs(tx, name))).collect();
+    let looked_at = tx.machines.values().filter_map(|machine| {
         let inputs = inputs.get(&machine.spec.cluster_name)?;
-        let changed = !follow_still(draft, machine, inputs);
-        debug_assert!(changed || resolved_anew(draft, machine, inputs).is_none(), "{} is not as it was", machine.name);
-        changed.then(|| (Arc::clone(machine), Arc::clone(inputs), resolved_anew(draft, machine, inputs)))
+        let changed = !follow_still(tx, machine, inputs);
+        debug_assert!(changed || resolved_anew(tx, machine, inputs).is_none(), "{} is not as it was", machine.name);
+        changed.then(|| (Arc::clone(machine), Arc::clone(inputs), resolved_anew(tx, machine, inputs)))
     });
     let looked_at: Vec<(Arc<MachineRow>, Arc<ItemInputs>, Option<Items>)> = looked_at.collect();
     for (machine, inputs, items) in looked_at {
-        let live = draft.live_mut(&machine.name);
+        let live = tx.live_mut(&machine.name);
         if let Some(items) = items {
             live.items = Some(Arc::new(items));
         }
@@ -42,10 +42,10 @@ pub fn refresh(draft: &mut Draft<'_>) {
 }
 
 /// Resolve the items of one machine.
-pub fn refresh_one(draft: &mut Draft<'_>, machine: &MachineRow) {
-    let Some(row) = draft.machines.get(&machine.name) else { return };
-    if let Some(items) = resolved_anew(draft, row, &inputs_of(draft, &row.spec.cluster_name)) {
-        let live = draft.live_mut(&machine.name);
+pub fn refresh_one(tx: &mut Transaction<'_>, machine: &MachineRow) {
+    let Some(row) = tx.machines.get(&machine.name) else { return };
+    if let Some(items) = resolved_anew(tx, row, &inputs_of(tx, &row.spec.cluster_name)) {
+        let live = tx.live_mut(&machine.name);
         live.items = Some(Arc::new(items));
         live.items_follow = None;
     }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
     model::{Blocked, ClusterName, LockState, MANUAL, MIGRATION_MODE, MachineName, Reason},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
-use super::{safety::blocked, survey::Survey};
+use super::{safety::blocked, snapshot::ClusterSnapshot};
 use crate::facts::{Facts, LockRow, MachineRow, RequestRow, SETTLE_MS, Stage};
 
 /// Time for which the stream of a vanished controller still looks alive, in milliseconds.
@@ -50,27 +50,32 @@ impl<'a> Locks<'a> {
 }
 
 /// Locks of one machine, or of the cluster itself (None).
-pub fn of<'a>(survey: &'a Survey<'_>, node: Option<&'a MachineName>) -> impl Iterator<Item = &'a LockRow> {
-    survey.locks.by_node.get(&node).into_iter().flatten().copied()
+pub fn of<'a>(snapshot: &'a ClusterSnapshot<'_>, node: Option<&'a MachineName>) -> impl Iterator<Item = &'a LockRow> {
+    snapshot.locks.by_node.get(&node).into_iter().flatten().copied()
 }
 
 /// Known controllers of this cluster: declared, seen with a lock in it, or connected. A connected controller that lacks
 /// a lock makes one when it sees the request, for example after an older store was restored.
-fn known<'a>(survey: &'a Survey<'_>) -> BTreeSet<&'a str> {
-    let declared = survey.spec.workload_controllers.iter().map(String::as_str);
-    let locks = &survey.locks;
+fn known<'a>(snapshot: &'a ClusterSnapshot<'_>) -> BTreeSet<&'a str> {
+    let declared = snapshot.spec.workload_controllers.iter().map(String::as_str);
+    let locks = &snapshot.locks;
     declared.chain(locks.controllers.iter().copied()).chain(locks.watching.keys().copied()).collect()
 }
 
 /// Does this cluster lack application controllers?
 #[must_use]
-pub fn nobody_moves(survey: &Survey<'_>) -> bool {
-    known(survey).is_empty()
+pub fn nobody_moves(snapshot: &ClusterSnapshot<'_>) -> bool {
+    known(snapshot).is_empty()
 }
 
 /// A declared controller that lacks a lock in the whole cluster: it was never here.
-fn missing<'a>(survey: &'a Survey<'_>) -> Option<&'a str> {
-    survey.spec.workload_controllers.iter().map(String::as_str).find(|name| !survey.locks.controllers.contains(name))
+fn missing<'a>(snapshot: &'a ClusterSnapshot<'_>) -> Option<&'a str> {
+    snapshot
+        .spec
+        .workload_controllers
+        .iter()
+        .map(String::as_str)
+        .find(|name| !snapshot.locks.controllers.contains(name))
 }
 
 fn kind(node: Option<&MachineName>) -> &'static str {
@@ -81,28 +86,28 @@ fn kind(node: Option<&MachineName>) -> &'static str {
 ///
 /// # Errors
 /// The inactive locks, or the controller that was never seen.
-pub fn may_request(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
-    if let Some(name) = missing(survey) {
-        let update = survey.rollout.map_or("", |rollout| rollout.name.as_str());
+pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
+    if let Some(name) = missing(snapshot) {
+        let update = snapshot.rollout.map_or("", |rollout| rollout.name.as_str());
         return Err(blocked(
             Reason::ControllerMissing,
             format!("application controller {name} (spec.workloadControllers) holds no lock in this cluster"),
             format!("{name} registers its locks, or after `musterctl abort {update}` a manifest without it is applied"),
         ));
     }
-    came_back(survey, node)
+    came_back(snapshot, node)
 }
 
 /// Are the locks active again after the last maintenance?
 ///
 /// # Errors
 /// The inactive locks.
-pub fn came_back(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
-    let stale: Vec<&str> = of(survey, node)
+pub fn came_back(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
+    let stale: Vec<&str> = of(snapshot, node)
         .filter(|lock| lock.state == LockState::Inactive)
         .map(|lock| lock.key.controller.as_str())
         .collect();
-    if stale.is_empty() || planted("request-over-inactive-lock") {
+    if stale.is_empty() || seeded_bug("request-over-inactive-lock") {
         return Ok(());
     }
     Err(blocked(
@@ -114,14 +119,14 @@ pub fn came_back(survey: &Survey<'_>, node: Option<&MachineName>) -> Result<(), 
 
 /// Status of a lock that is still active, as operators know it, and whether its controller is absent:
 /// `ceph: UpdatingController (not connected)`.
-fn says(survey: &Survey<'_>, lock: &LockRow) -> String {
+fn says(snapshot: &ClusterSnapshot<'_>, lock: &LockRow) -> String {
     let words = match (lock.message.as_str(), lock.description.as_str()) {
         ("", "") => lock.state.as_str().to_owned(),
         ("", description) => format!("{description} ({}%)", lock.percentage),
         (message, _) => message.to_owned(),
     };
     let controller = lock.key.controller.as_str();
-    let there = if is_connected(survey, controller) { "" } else { NOT_CONNECTED };
+    let there = if is_connected(snapshot, controller) { "" } else { NOT_CONNECTED };
     format!("{controller}: {words}{there}")
 }
 
@@ -129,28 +134,28 @@ fn says(survey: &Survey<'_>, lock: &LockRow) -> String {
 const NOT_CONNECTED: &str = " (not connected)";
 
 /// Does this controller have a stream, so that it sees requests?
-fn is_connected(survey: &Survey<'_>, controller: &str) -> bool {
-    survey.locks.watching.contains_key(controller)
+fn is_connected(snapshot: &ClusterSnapshot<'_>, controller: &str) -> bool {
+    snapshot.locks.watching.contains_key(controller)
 }
 
 /// The known controllers of this cluster that are disconnected: requests do not reach them.
 #[must_use]
-pub fn disconnected<'a>(survey: &'a Survey<'_>) -> Vec<&'a str> {
-    known(survey).into_iter().filter(|name| !is_connected(survey, name)).collect()
+pub fn disconnected<'a>(snapshot: &'a ClusterSnapshot<'_>) -> Vec<&'a str> {
+    known(snapshot).into_iter().filter(|name| !is_connected(snapshot, name)).collect()
 }
 
 /// The failed locks, as a warning before a request: their controllers refuse to release.
 #[must_use]
-pub fn failed(survey: &Survey<'_>, node: Option<&MachineName>) -> Option<String> {
+pub fn failed(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> Option<String> {
     let failed: Vec<String> =
-        of(survey, node).filter(|lock| lock.state == LockState::Failed).map(|lock| says(survey, lock)).collect();
+        of(snapshot, node).filter(|lock| lock.state == LockState::Failed).map(|lock| says(snapshot, lock)).collect();
     (!failed.is_empty()).then(|| format!("its {} is failed - {}", kind(node), failed.join(", ")))
 }
 
 /// Does a controller refuse to release the machine?
 #[must_use]
-pub fn is_refused(survey: &Survey<'_>, node: &MachineName) -> bool {
-    of(survey, Some(node)).any(|lock| lock.state == LockState::Failed)
+pub fn is_refused(snapshot: &ClusterSnapshot<'_>, node: &MachineName) -> bool {
+    of(snapshot, Some(node)).any(|lock| lock.state == LockState::Failed)
 }
 
 /// Rule 4, its locks: is every expected lock inactive and newer than the request, and has every known controller had
@@ -158,52 +163,54 @@ pub fn is_refused(survey: &Survey<'_>, node: &MachineName) -> bool {
 ///
 /// # Errors
 /// The other locks, in the product's words, or the controller that has yet to answer.
-pub fn granted(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
-    if planted("ignore-locks") {
+pub fn granted(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
+    if seeded_bug("ignore-locks") {
         return Ok(());
     }
-    inactive(survey, row, request)?;
-    answered(survey, row.map(|row| &row.name), request)?;
-    row.map_or(Ok(()), |row| removal_is_heard_of(survey, row, request))
+    inactive(snapshot, row, request)?;
+    answered(snapshot, row.map(|row| &row.name), request)?;
+    row.map_or(Ok(()), |row| removal_is_heard_of(snapshot, row, request))
 }
 
 /// Are the existing locks inactive, and newer than the request?
 ///
 /// # Errors
 /// The other locks, in the product's words.
-pub fn inactive(survey: &Survey<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
+pub fn inactive(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
     let node = row.map(|row| &row.name);
     let answers = |lock: &&LockRow| lock.state == LockState::Inactive && lock.revision > request.revision;
-    let open: Vec<&LockRow> = of(survey, node).filter(|lock| !answers(lock)).collect();
+    let open: Vec<&LockRow> = of(snapshot, node).filter(|lock| !answers(lock)).collect();
     if open.is_empty() {
         return Ok(());
     }
-    let words: Vec<String> = open.iter().map(|lock| says(survey, lock)).collect();
+    let words: Vec<String> = open.iter().map(|lock| says(snapshot, lock)).collect();
     let message = format!("Error: following {}s are still active - {}", kind(node), words.join(","));
     let failed = open.iter().any(|lock| lock.state == LockState::Failed);
     let reason = if failed { Reason::LockFailed } else { Reason::LocksActive };
-    Err(blocked(reason, message, clears_when(survey, row, &open)))
+    Err(blocked(reason, message, clears_when(snapshot, row, &open)))
 }
 
 /// Is a missing lock here an answer, for every known controller? An absent controller has yet to answer: it may make
 /// its lock as soon as it sees the request.
-fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRow) -> Result<(), Blocked> {
-    let silent: Vec<&str> =
-        known(survey).into_iter().filter(|name| of(survey, node).all(|lock| lock.key.controller != *name)).collect();
-    let watching = &survey.locks.watching;
-    let away: Vec<&str> = silent.iter().copied().filter(|name| !is_connected(survey, name)).collect();
+fn answered(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>, request: &RequestRow) -> Result<(), Blocked> {
+    let silent: Vec<&str> = known(snapshot)
+        .into_iter()
+        .filter(|name| of(snapshot, node).all(|lock| lock.key.controller != *name))
+        .collect();
+    let watching = &snapshot.locks.watching;
+    let away: Vec<&str> = silent.iter().copied().filter(|name| !is_connected(snapshot, name)).collect();
     // Seeded bug: ignore dead or absent controllers.
-    if !away.is_empty() && !planted("ignore-silent-controller") {
+    if !away.is_empty() && !seeded_bug("ignore-silent-controller") {
         let is = if away.len() == 1 { "is" } else { "are" };
         return Err(blocked(
             Reason::ControllerSilent,
             format!("{} {is} not connected, and may yet make a {} here", away.join(", "), kind(node)),
-            connects_or_is_gone(survey, &away, None),
+            connects_or_is_gone(snapshot, &away, None),
         ));
     }
-    let newest = silent.iter().filter_map(|name| watching.get(name)).map(|since| wall_ms(survey, *since)).max();
+    let newest = silent.iter().filter_map(|name| watching.get(name)).map(|since| wall_ms(snapshot, *since)).max();
     let settled_at = newest.unwrap_or(0).max(request.since_ms).saturating_add(SETTLE_MS);
-    if silent.is_empty() || survey.now.wall_ms >= settled_at || planted("no-settle-time") {
+    if silent.is_empty() || snapshot.now.wall_ms >= settled_at || seeded_bug("no-settle-time") {
         return Ok(());
     }
     Err(blocked(
@@ -215,23 +222,24 @@ fn answered(survey: &Survey<'_>, node: Option<&MachineName>, request: &RequestRo
 
 /// A machine that has a request already is to be removed for good. Its controllers answer only after they hear of that;
 /// earlier answers do not count. They can withdraw their consent for as long as they could make a lock.
-fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestRow) -> Result<(), Blocked> {
+fn removal_is_heard_of(snapshot: &ClusterSnapshot<'_>, row: &MachineRow, request: &RequestRow) -> Result<(), Blocked> {
     let removal = row.removal.as_ref().filter(|removal| !removal.aborting && removal.revision > request.revision);
     // Seeded bug: take the consent to the maintenance as consent to the removal.
-    let Some(since_ms) = removal.map(|removal| removal.since_ms).filter(|_| !planted("depart-unheard")) else {
+    let Some(since_ms) = removal.map(|removal| removal.since_ms).filter(|_| !seeded_bug("depart-unheard")) else {
         return Ok(());
     };
     let (there, away): (Vec<&str>, Vec<&str>) =
-        known(survey).into_iter().partition(|controller| is_connected(survey, controller));
+        known(snapshot).into_iter().partition(|controller| is_connected(snapshot, controller));
     if !away.is_empty() {
         let message = format!("{} does not know that it is removed for good{NOT_CONNECTED}", away.join(", "));
-        let connects = connects_or_is_released(survey, &away, None);
+        let connects = connects_or_is_released(snapshot, &away, None);
         let clears_when = format!("{connects}, or `musterctl remove {} --policy unsafe` does without", row.name);
         return Err(blocked(Reason::ControllerSilent, message, clears_when));
     }
-    let came_ms = there.iter().filter_map(|name| survey.locks.watching.get(name)).map(|came| wall_ms(survey, *came));
+    let came_ms =
+        there.iter().filter_map(|name| snapshot.locks.watching.get(name)).map(|came| wall_ms(snapshot, *came));
     let heard_ms = came_ms.max().unwrap_or(0).max(since_ms);
-    if there.is_empty() || survey.now.wall_ms >= heard_ms.saturating_add(REMOVAL_SETTLE_MS) {
+    if there.is_empty() || snapshot.now.wall_ms >= heard_ms.saturating_add(REMOVAL_SETTLE_MS) {
         return Ok(());
     }
     Err(blocked(
@@ -243,10 +251,10 @@ fn removal_is_heard_of(survey: &Survey<'_>, row: &MachineRow, request: &RequestR
 
 /// What ends the wait for absent controllers before a machine is disturbed. `sets`: the state to which they must also
 /// set their locks.
-fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str], sets: Option<LockState>) -> String {
-    let declared = away.iter().any(|name| survey.spec.workload_controllers.iter().any(|declared| declared == name));
-    let text = connects_or_is_released(survey, away, sets);
-    match survey.rollout.filter(|rollout| declared && rollout.update.is_some()) {
+fn connects_or_is_gone(snapshot: &ClusterSnapshot<'_>, away: &[&str], sets: Option<LockState>) -> String {
+    let declared = away.iter().any(|name| snapshot.spec.workload_controllers.iter().any(|declared| declared == name));
+    let text = connects_or_is_released(snapshot, away, sets);
+    match snapshot.rollout.filter(|rollout| declared && rollout.update.is_some()) {
         Some(update) => {
             format!("{text}, `musterctl abort {}`, and a manifest without it in spec.workloadControllers", update.name)
         }
@@ -255,8 +263,8 @@ fn connects_or_is_gone(survey: &Survey<'_>, away: &[&str], sets: Option<LockStat
 }
 
 /// What ends the wait for locks of absent controllers.
-fn connects_or_is_released(survey: &Survey<'_>, away: &[&str], sets: Option<LockState>) -> String {
-    let cluster = &survey.cluster.name;
+fn connects_or_is_released(snapshot: &ClusterSnapshot<'_>, away: &[&str], sets: Option<LockState>) -> String {
+    let cluster = &snapshot.cluster.name;
     let releases: Vec<String> =
         away.iter().map(|name| format!("`musterctl locks release {name} --cluster {cluster}`")).collect();
     let one = away.len() == 1;
@@ -267,26 +275,26 @@ fn connects_or_is_released(survey: &Survey<'_>, away: &[&str], sets: Option<Lock
 }
 
 /// Convert a time of this process, monotonic milliseconds, to current Unix milliseconds.
-const fn wall_ms(survey: &Survey<'_>, mono_ms: u64) -> u64 {
-    survey.now.wall_ms.saturating_sub(survey.now.mono_ms.saturating_sub(mono_ms))
+const fn wall_ms(snapshot: &ClusterSnapshot<'_>, mono_ms: u64) -> u64 {
+    snapshot.now.wall_ms.saturating_sub(snapshot.now.mono_ms.saturating_sub(mono_ms))
 }
 
 /// When these requests and removals, and what a controller found when it came, count as seen for long enough, Unix
 /// milliseconds.
 pub fn settles_at_ms(
-    survey: &Survey<'_>,
+    snapshot: &ClusterSnapshot<'_>,
     requested_ms: impl Iterator<Item = u64>,
     removed_ms: impl Iterator<Item = u64>,
 ) -> impl Iterator<Item = u64> {
-    let came: BTreeSet<u64> = survey.locks.watching.values().map(|since| wall_ms(survey, *since)).collect();
+    let came: BTreeSet<u64> = snapshot.locks.watching.values().map(|since| wall_ms(snapshot, *since)).collect();
     let requests = came.iter().copied().chain(requested_ms).map(|at| at.saturating_add(SETTLE_MS));
     let removals = came.iter().copied().chain(removed_ms).map(|at| at.saturating_add(REMOVAL_SETTLE_MS));
     requests.chain(removals).collect::<BTreeSet<u64>>().into_iter()
 }
 
-fn clears_when(survey: &Survey<'_>, row: Option<&MachineRow>, open: &[&LockRow]) -> String {
+fn clears_when(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, open: &[&LockRow]) -> String {
     let names: Vec<&str> = open.iter().map(|lock| lock.key.controller.as_str()).collect();
-    let (there, away): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| is_connected(survey, name));
+    let (there, away): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| is_connected(snapshot, name));
     let manual = row.filter(|row| row.annotations.get(MIGRATION_MODE).is_some_and(|mode| mode == MANUAL));
     let there = match (manual, there.is_empty()) {
         (_, true) => None,
@@ -297,21 +305,21 @@ fn clears_when(survey: &Survey<'_>, row: Option<&MachineRow>, open: &[&LockRow])
         (None, false) => Some(format!("{} sets its lock inactive", there.join(" and "))),
     };
     let inactive = Some(LockState::Inactive);
-    let away = (!away.is_empty()).then(|| connects_or_is_gone(survey, &away, inactive));
+    let away = (!away.is_empty()).then(|| connects_or_is_gone(snapshot, &away, inactive));
     [there, away].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// When a controller that could have answered last stopped watching the cluster's requests, Unix milliseconds; 0 if
 /// none did.
 #[must_use]
-pub fn controllers_left_ms(survey: &Survey<'_>) -> u64 {
-    survey.facts.live.controllers_left_ms.get(&survey.cluster.name).copied().unwrap_or(0)
+pub fn controllers_left_ms(snapshot: &ClusterSnapshot<'_>) -> u64 {
+    snapshot.facts.live.controllers_left_ms.get(&snapshot.cluster.name).copied().unwrap_or(0)
 }
 
 /// Last change of the node's locks, Unix milliseconds; 0 without locks.
 #[must_use]
-pub fn last_progress_ms(survey: &Survey<'_>, node: Option<&MachineName>) -> u64 {
-    of(survey, node).map(|lock| lock.updated_ms).max().unwrap_or(0)
+pub fn last_progress_ms(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> u64 {
+    of(snapshot, node).map(|lock| lock.updated_ms).max().unwrap_or(0)
 }
 
 /// Is this lock of a machine still away, although the machine's request is gone? A failed one is, unless it never
@@ -322,7 +330,7 @@ pub fn is_away(row: &MachineRow, lock: &LockRow) -> bool {
         LockState::Active => false,
         LockState::Inactive => true,
         // Seeded bug: count the lock of a controller that failed to bring its workloads back as active.
-        LockState::Failed if planted("failed-lock-is-back") => false,
+        LockState::Failed if seeded_bug("failed-lock-is-back") => false,
         LockState::Failed => {
             let let_go = row.stages.get(&Stage::LocksInactive).is_some_and(|stage| stage.succeeded);
             let gone = row.stages.get(&Stage::RequestRemoved).map(|stage| stage.started_at_ms);
@@ -335,19 +343,19 @@ pub fn is_away(row: &MachineRow, lock: &LockRow) -> bool {
 ///
 /// # Errors
 /// The locks that are still away.
-pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
-    let away: Vec<&LockRow> = of(survey, Some(&row.name)).filter(|lock| is_away(row, lock)).collect();
+pub fn returned(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), Blocked> {
+    let away: Vec<&LockRow> = of(snapshot, Some(&row.name)).filter(|lock| is_away(row, lock)).collect();
     let (failed, coming): (Vec<&LockRow>, Vec<&LockRow>) =
         away.iter().copied().partition(|lock| lock.state == LockState::Failed);
     let clears_when = || {
         let names = away.iter().map(|lock| lock.key.controller.as_str());
-        let (there, gone): (Vec<&str>, Vec<&str>) = names.partition(|name| is_connected(survey, name));
+        let (there, gone): (Vec<&str>, Vec<&str>) = names.partition(|name| is_connected(snapshot, name));
         let there = (!there.is_empty()).then(|| format!("{} sets its lock active", there.join(" and ")));
-        let gone = (!gone.is_empty()).then(|| connects_or_is_released(survey, &gone, Some(LockState::Active)));
+        let gone = (!gone.is_empty()).then(|| connects_or_is_released(snapshot, &gone, Some(LockState::Active)));
         [there, gone].into_iter().flatten().collect::<Vec<_>>().join("; ")
     };
     if !failed.is_empty() {
-        let words: Vec<String> = failed.iter().map(|lock| says(survey, lock)).collect();
+        let words: Vec<String> = failed.iter().map(|lock| says(snapshot, lock)).collect();
         let message = format!("Error: the request is gone, and workloads are not back - {}", words.join(","));
         return Err(blocked(Reason::LockFailed, message, clears_when()));
     }
@@ -355,7 +363,7 @@ pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
         return Ok(());
     }
     let named = |lock: &&LockRow| match lock.key.controller.as_str() {
-        there if is_connected(survey, there) => there.to_owned(),
+        there if is_connected(snapshot, there) => there.to_owned(),
         away => format!("{away}{NOT_CONNECTED}"),
     };
     let names: Vec<String> = coming.iter().map(named).collect();
@@ -365,8 +373,8 @@ pub fn returned(survey: &Survey<'_>, row: &MachineRow) -> Result<(), Blocked> {
 
 /// Locks that are still away after the machine was given back and their deadline passed. The wait for them is over.
 #[must_use]
-pub fn left_away(survey: &Survey<'_>, row: &MachineRow) -> Option<Blocked> {
+pub fn left_away(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Option<Blocked> {
     let stage = row.stages.get(&Stage::RequestRemoved)?;
     let late = row.update.is_none() && stage.finished_at_ms.is_some() && !stage.succeeded;
-    returned(survey, row).err().filter(|_| late)
+    returned(snapshot, row).err().filter(|_| late)
 }

@@ -1,9 +1,9 @@
 //! Scheduling: which machine may proceed, and when. PURE: functions of the facts and the given time. The core
 //! (`core.rs`) asks, and acts on the answers.
 //!
-//! [`survey`](survey::Survey) takes a snapshot of one cluster; [`safety`] says what may start; [`deploy`] turns that
-//! into steps; [`blocked`] says why a machine waits; [`assign`] makes a machine's list; [`secrets`] resolves the
-//! secrets of an item; [`removal`] removes a machine from its cluster.
+//! [`snapshot`](snapshot::ClusterSnapshot) takes a snapshot of one cluster; [`safety`] says what may start; [`deploy`]
+//! turns that into steps; [`blocked`] says why a machine waits; [`assign`] makes a machine's list; [`secrets`] resolves
+//! the secrets of an item; [`removal`] removes a machine from its cluster.
 
 pub mod added;
 pub mod assign;
@@ -12,15 +12,15 @@ pub mod containers;
 pub mod deploy;
 pub mod enrolment;
 pub mod items;
-pub mod kept_open;
 pub mod locks;
 mod names;
 pub mod reboot;
 pub mod recovery;
 pub mod removal;
+pub mod rollout_blockers;
 pub mod safety;
 pub mod secrets;
-pub mod survey;
+pub mod snapshot;
 pub mod swarm;
 pub mod update;
 pub mod waves;

@@ -4,7 +4,7 @@ use muster_proto::model::{Blocked, ItemStatus, MachineName, MachineType, Reason}
 
 use super::{
     safety::{blocked, some_names},
-    survey::{Position, Survey},
+    snapshot::{ClusterSnapshot, MachineView},
 };
 use crate::facts::{DrainTarget, Facts, MachineRow};
 
@@ -18,18 +18,18 @@ pub fn is_settled(facts: &Facts) -> bool {
 /// An item that runs on the machine, according to its agent during recovery. Permits and inputs are withheld until
 /// recovery ends, so an item has not begun if its agent waits for one.
 #[must_use]
-pub fn running<'a>(position: &Position<'a>) -> Option<&'a ItemStatus> {
-    let waits = position.waits_for_inputs() || position.live.is_some_and(|live| live.wants_permit);
-    position.running().find(|_| !waits)
+pub fn running<'a>(view: &MachineView<'a>) -> Option<&'a ItemStatus> {
+    let waits = view.waits_for_inputs() || view.live.is_some_and(|live| live.wants_permit);
+    view.running().find(|_| !waits)
 }
 
 /// Check [`is_settled`], with reasons in words for readers of one cluster.
 ///
 /// # Errors
 /// What has to be settled.
-pub fn settled(survey: &Survey<'_>) -> Result<(), Blocked> {
-    if let Some(both) = controls_at_work(survey.facts) {
-        let who = ours(survey, both).map_or_else(
+pub fn settled(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    if let Some(both) = controls_at_work(snapshot.facts) {
+        let who = ours(snapshot, both).map_or_else(
             || "two control machines of another cluster".to_owned(),
             |names| format!("control machines {names}"),
         );
@@ -39,11 +39,11 @@ pub fn settled(survey: &Survey<'_>) -> Result<(), Blocked> {
             "`musterctl revoke` shuts that one out again",
         ));
     }
-    let mut doubted = doubted(survey.facts).peekable();
+    let mut doubted = doubted(snapshot.facts).peekable();
     if doubted.peek().is_none() {
         return Ok(());
     }
-    let names = ours(survey, doubted).unwrap_or_else(|| "machines of other clusters".to_owned());
+    let names = ours(snapshot, doubted).unwrap_or_else(|| "machines of other clusters".to_owned());
     Err(blocked(
         Reason::RecoveryOpen,
         format!(
@@ -57,8 +57,8 @@ pub fn settled(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// The first few names that belong to this cluster: a reader may lack access to those of others. None: all are of other
 /// clusters.
-fn ours<'a>(survey: &Survey<'_>, rows: impl IntoIterator<Item = &'a MachineRow>) -> Option<String> {
-    let ours = rows.into_iter().filter(|row| row.spec.cluster_name == survey.cluster.name);
+fn ours<'a>(snapshot: &ClusterSnapshot<'_>, rows: impl IntoIterator<Item = &'a MachineRow>) -> Option<String> {
+    let ours = rows.into_iter().filter(|row| row.spec.cluster_name == snapshot.cluster.name);
     let mut names = ours.map(|row| row.name.as_str()).peekable();
     names.peek()?;
     Some(some_names(names))

@@ -6,7 +6,7 @@ mod slots;
 
 use muster_proto::{
     model::{Blocked, MachineType, Phase, Reason},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 pub use super::names::{for_each, some_names, some_names_are, token_for};
@@ -17,7 +17,7 @@ pub use slots::{SPREAD_MS, has_worker_slot, within_group_limit, worker_slots_max
 
 use super::{
     locks, recovery,
-    survey::{Position, Survey},
+    snapshot::{ClusterSnapshot, MachineView},
     swarm,
     update::{self, groups},
 };
@@ -28,21 +28,23 @@ pub(super) fn blocked(reason: Reason, message: impl Into<String>, clears_when: i
     Blocked { reason, message: message.into(), clears_when: clears_when.into() }
 }
 
-fn holds_slot(position: &Position<'_>) -> bool {
-    position.row.slot.is_some()
+fn holds_slot(view: &MachineView<'_>) -> bool {
+    view.row.slot.is_some()
 }
 
 /// Is it being taken out of the swarm?
-fn departs(position: &Position<'_>) -> bool {
-    position.row.departs()
+fn departs(view: &MachineView<'_>) -> bool {
+    view.row.departs()
 }
 
 /// Rule 1: at most one control machine of a cluster is between "slot granted" and "outcome recorded".
-pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
-    if planted("two-controls") {
+pub fn one_control_at_a_time(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    if seeded_bug("two-controls") {
         return Ok(());
     }
-    let Some(busy) = survey.of_type(MachineType::Control).find(|p| holds_slot(p) || departs(p)) else { return Ok(()) };
+    let Some(busy) = snapshot.of_type(MachineType::Control).find(|p| holds_slot(p) || departs(p)) else {
+        return Ok(());
+    };
     let name = &busy.row.name;
     let (what, until) = if departs(busy) { ("is being removed", "gone") } else { ("holds the slot", "done") };
     let message = format!("control machines go one by one, and {name} {what}");
@@ -51,8 +53,8 @@ pub fn one_control_at_a_time(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// A control machine does not take the slot if it would hold it while it waits for the swarm. The machine that has
 /// begun to make the swarm may have lost its slot through a recovered store, and then needs it.
-pub fn swarm_maker_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let Some(maker) = swarm::waits_for_maker(survey.facts, position.row) else { return Ok(()) };
+pub fn swarm_maker_first(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let Some(maker) = swarm::waits_for_maker(snapshot.facts, view.row) else { return Ok(()) };
     Err(blocked(
         Reason::WaitingForTurn,
         format!("{maker} makes the cluster's swarm, has not completed its swarm-join, and goes first"),
@@ -62,36 +64,36 @@ pub fn swarm_maker_first(survey: &Survey<'_>, position: &Position<'_>) -> Result
 
 /// Rule 1, removals: a control machine leaves the swarm only while all others are outside their turns. Unless it is
 /// known to be gone, every other must also be there.
-pub fn one_control_departs(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let others = || survey.of_type(MachineType::Control).filter(|other| other.row.name != position.row.name);
+pub fn one_control_departs(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let others = || snapshot.of_type(MachineType::Control).filter(|other| other.row.name != view.row.name);
     // A dead machine is out of the way: the remaining managers are counted before it is demoted.
-    let at_work = |other: &Position<'_>| holds_slot(other) && !other.row.revoked && !position.row.revoked;
+    let at_work = |other: &MachineView<'_>| holds_slot(other) && !other.row.revoked && !view.row.revoked;
     if let Some(busy) = others().find(|other| departs(other) || at_work(other)) {
         let name = &busy.row.name;
         let message = format!("control machines go one by one, and {name} is at its turn");
         return Err(blocked(Reason::WaitingForTurn, message, format!("{name} is done, or removed")));
     }
-    if position.row.revoked {
+    if view.row.revoked {
         return Ok(());
     }
-    controls_heard(survey, position)?;
+    controls_heard(snapshot, view)?;
     // A machine out of service had its turn while all others were there.
-    if !position.in_maintenance() {
-        control_quorum(survey, position)?;
+    if !view.in_maintenance() {
+        control_quorum(snapshot, view)?;
     }
-    majority_stays(survey, position)
+    majority_stays(snapshot, view)
 }
 
 /// Rule 1 after a start: only a silent control machine knows what it is doing, because this store may be a copy from
 /// before it had its slot. Workers are awaited until all are [`gathered`]. A control machine is awaited until it
 /// reports, or until an operator says that it never will: time alone does not prove that it is idle.
-pub fn controls_heard(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let silent = |other: &&Position<'_>| {
-        other.row.name != position.row.name && survey.facts.live.awaited.contains(&other.row.name)
+pub fn controls_heard(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let silent = |other: &&MachineView<'_>| {
+        other.row.name != view.row.name && snapshot.facts.live.awaited.contains(&other.row.name)
     };
     let silent: Vec<&str> =
-        survey.of_type(MachineType::Control).filter(silent).map(|other| other.row.name.as_str()).collect();
-    if silent.is_empty() || planted("no-gathering") {
+        snapshot.of_type(MachineType::Control).filter(silent).map(|other| other.row.name.as_str()).collect();
+    if silent.is_empty() || seeded_bug("no-gathering") {
         return Ok(());
     }
     let names = some_names(silent);
@@ -107,74 +109,74 @@ pub fn controls_heard(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
 
 /// Rule 4: a disruptive item needs its machine's request, every expected lock inactive since then, and a worker free of
 /// tasks of Swarm services.
-pub fn may_disturb(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    store_is_current(survey)?;
-    locks_granted(survey, position)?;
-    swarm_drained(survey, position)
+pub fn may_disturb(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    store_is_current(snapshot)?;
+    locks_granted(snapshot, view)?;
+    swarm_drained(snapshot, view)
 }
 
 /// May a machine be disturbed again during its turn? Another control machine may have gone away since. Whether all are
 /// deployed was checked at the beginning of the turn: this machine cannot go back, and they could not come before it.
-pub fn may_disturb_again(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    may_disturb(survey, position)?;
-    let control = position.row.spec.machine_type == MachineType::Control;
+pub fn may_disturb_again(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    may_disturb(snapshot, view)?;
+    let control = view.row.spec.machine_type == MachineType::Control;
     // Seeded bug: check the quorum only at the beginning of a turn.
-    if control && !planted("quorum-once") { controls_are_there(survey, position) } else { Ok(()) }
+    if control && !seeded_bug("quorum-once") { controls_are_there(snapshot, view) } else { Ok(()) }
 }
 
 /// Rule 4, the Swarm alone.
-pub fn swarm_drained(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+pub fn swarm_drained(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     // Seeded bug: disturb a worker in spite of its tasks.
-    let ignored = position.row.spec.machine_type == MachineType::Worker && planted("ignore-swarm-tasks");
-    if ignored { Ok(()) } else { update::drain::reached(survey, position) }
+    let ignored = view.row.spec.machine_type == MachineType::Worker && seeded_bug("ignore-swarm-tasks");
+    if ignored { Ok(()) } else { update::drain::reached(snapshot, view) }
 }
 
 /// Rule 4 for a machine that is out of service and leaves for good, which is final as well.
-pub fn may_leave(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    store_is_current(survey)?;
-    locks_let_leave(survey, position)?;
-    swarm_drained(survey, position)
+pub fn may_leave(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    store_is_current(snapshot)?;
+    locks_let_leave(snapshot, view)?;
+    swarm_drained(snapshot, view)
 }
 
 /// As [`may_leave`], the locks alone: also those of its cluster, unless it was disturbed before.
-pub fn locks_let_leave(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    locks_granted(survey, position)?;
-    let disturbed = position.update().is_some_and(|mine| mine.disturbed());
-    survey.update().filter(|_| !disturbed).map_or(Ok(()), |row| update::cluster_lets(survey, row))
+pub fn locks_let_leave(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    locks_granted(snapshot, view)?;
+    let disturbed = view.update().is_some_and(|mine| mine.disturbed());
+    snapshot.update().filter(|_| !disturbed).map_or(Ok(()), |row| update::cluster_lets(snapshot, row))
 }
 
 /// Rule 4, the locks alone.
-pub fn locks_granted(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let request = position.update().and_then(|mine| mine.request.as_ref());
+pub fn locks_granted(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let request = view.update().and_then(|mine| mine.request.as_ref());
     let Some(request) = request else {
         return Err(blocked(Reason::LocksActive, "no maintenance was requested for it", "its turn comes"));
     };
-    locks::granted(survey, Some(position.row), request)
+    locks::granted(snapshot, Some(view.row), request)
 }
 
 /// May a machine with inactive locks be disturbed for the first time?
-pub fn may_begin(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    may_start_anything(survey)?;
-    if position.update().is_some_and(|mine| mine.disruptive) {
-        update::is_open(survey)?;
+pub fn may_begin(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    may_start_anything(snapshot)?;
+    if view.update().is_some_and(|mine| mine.disruptive) {
+        update::is_open(snapshot)?;
     }
-    others_can_spare(survey, position)
+    others_can_spare(snapshot, view)
 }
 
 /// Can the control plane do without this control machine, and could this worker join the swarm again? A pause of the
 /// update does not hide what is missing here.
-pub fn others_can_spare(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    match position.row.spec.machine_type {
-        MachineType::Control => control_quorum(survey, position),
-        MachineType::Worker => swarm_before_workers(survey, position),
+pub fn others_can_spare(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    match view.row.spec.machine_type {
+        MachineType::Control => control_quorum(snapshot, view),
+        MachineType::Worker => swarm_before_workers(snapshot, view),
         MachineType::Unassigned => Ok(()),
     }
 }
 
 /// Update groups go in the order of their indexes: a worker waits until all workers of earlier groups have ended, or
 /// are out of the way.
-pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let Some(names) = groups::open_before(survey, position).filter(|_| !planted("any-group")) else { return Ok(()) };
+pub fn earlier_groups_first(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let Some(names) = groups::open_before(snapshot, view).filter(|_| !seeded_bug("any-group")) else { return Ok(()) };
     Err(blocked(
         Reason::WaitingForGroup,
         format!("update groups go in order; {names} of an earlier one is not through"),
@@ -183,14 +185,14 @@ pub fn earlier_groups_first(survey: &Survey<'_>, position: &Position<'_>) -> Res
 }
 
 /// Rule 3: workers wait until every control machine of the rollout is Ready.
-pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
-    if planted("workers-first") {
+pub fn controls_before_workers(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    if seeded_bug("workers-first") {
         return Ok(());
     }
-    let open: Vec<&str> = survey
+    let open: Vec<&str> = snapshot
         .of_type(MachineType::Control)
-        .filter(|position| !position.row.revoked && is_behind(survey, position))
-        .map(|position| position.row.name.as_str())
+        .filter(|view| !view.row.revoked && is_behind(snapshot, view))
+        .map(|view| view.row.name.as_str())
         .collect();
     if open.is_empty() {
         return Ok(());
@@ -205,10 +207,10 @@ pub fn controls_before_workers(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// A worker waits if its swarm-join could not end in this update: the only control machine that could let it in was
 /// replaced, and is deployed after the update.
-pub fn swarm_before_workers(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let runs_items = position.update().is_some_and(|mine| mine.maintenance.is_none());
-    let Some(rollout) = survey.rollout.filter(|_| runs_items) else { return Ok(()) };
-    let Some(control) = swarm::awaits_deployment(survey.facts, position.row) else { return Ok(()) };
+pub fn swarm_before_workers(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let runs_items = view.update().is_some_and(|mine| mine.maintenance.is_none());
+    let Some(rollout) = snapshot.rollout.filter(|_| runs_items) else { return Ok(()) };
+    let Some(control) = swarm::awaits_deployment(snapshot.facts, view.row) else { return Ok(()) };
     Err(blocked(
         Reason::ControlNotDeployed,
         format!("control machine {control} is not deployed, and nobody else could let this one into the swarm"),
@@ -217,32 +219,32 @@ pub fn swarm_before_workers(survey: &Survey<'_>, position: &Position<'_>) -> Res
 }
 
 /// Is this control machine still unfinished in this rollout?
-fn is_behind(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    if !survey.joined(position) {
+fn is_behind(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    if !snapshot.joined(view) {
         // A rollout ends without machines under removal. Work that one of them was told to do may go on until it is
         // gone.
-        let leaves = position.row.removal.is_some() && position.row.rollout.is_some();
-        return leaves && (!position.ready_once() || holds_slot(position) || position.update().is_some());
+        let leaves = view.row.removal.is_some() && view.row.rollout.is_some();
+        return leaves && (!view.ready_once() || holds_slot(view) || view.update().is_some());
     }
-    match survey.update() {
+    match snapshot.update() {
         // A machine that was lost when the control set changed is outside this update, and has yet to see the set.
-        Some(update) => position.update().is_some() || (update.kind == UpdateKind::Reconfigure && position.lost),
-        None => !position.is_ready() || reconfigured_at_once(survey, position),
+        Some(update) => view.update().is_some() || (update.kind == UpdateKind::Reconfigure && view.lost),
+        None => !view.is_ready() || reconfigured_at_once(snapshot, view),
     }
 }
 
 /// The failure budget: once it is used up, new starts stop.
-pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
-    if planted("ignore-budget") {
+pub fn within_budget(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    if seeded_bug("ignore-budget") {
         return Ok(());
     }
-    let (failures, most) = (survey.failures, survey.spec.max_failures);
+    let (failures, most) = (snapshot.failures, snapshot.spec.max_failures);
     let spent = |failed: u32, most: u32| failed >= most.max(1);
     if !spent(failures.control, most.control) && !spent(failures.worker, most.worker) {
         return Ok(());
     }
     let names = some_names(
-        survey.machines.iter().filter(|p| survey.joined(p) && p.counts_as_failure()).map(|p| p.row.name.as_str()),
+        snapshot.machines.iter().filter(|p| snapshot.joined(p) && p.counts_as_failure()).map(|p| p.row.name.as_str()),
     );
     Err(blocked(
         Reason::FailureBudget,
@@ -256,18 +258,18 @@ pub fn within_budget(survey: &Survey<'_>) -> Result<(), Blocked> {
 }
 
 /// After a start: new slots wait until every machine that may hold one has reported.
-pub fn gathered(survey: &Survey<'_>) -> Result<(), Blocked> {
-    if planted("no-gathering") {
+pub fn gathered(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    if seeded_bug("no-gathering") {
         return Ok(());
     }
-    if survey.gathering.is_empty() {
-        return if survey.facts.meta.recovering { recovery::settled(survey) } else { Ok(()) };
+    if snapshot.gathering.is_empty() {
+        return if snapshot.facts.meta.recovering { recovery::settled(snapshot) } else { Ok(()) };
     }
     // A reader may lack access to the names of other clusters.
-    let ours = |name: &&str| survey.machines.iter().any(|position| position.row.name.as_str() == *name);
-    let ours: Vec<&str> = survey.gathering.iter().map(|name| name.as_str()).filter(ours).collect();
+    let ours = |name: &&str| snapshot.machines.iter().any(|view| view.row.name.as_str() == *name);
+    let ours: Vec<&str> = snapshot.gathering.iter().map(|name| name.as_str()).filter(ours).collect();
     let names = if ours.is_empty() { "machines of other clusters".to_owned() } else { some_names(ours) };
-    let limit = if survey.facts.meta.recovering {
+    let limit = if snapshot.facts.meta.recovering {
         "they report; or `musterctl replace` or `revoke` says that they never will, as they were"
     } else {
         "they report, or the time after which they count as Lost has passed"
@@ -283,14 +285,14 @@ pub fn instead_of_recovery(facts: &Facts) -> String {
 }
 
 /// A store that is older than the fleet must not decide anything.
-pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
-    match survey.facts.live.older_than_fleet() {
-        Some(evidence) if !planted("trust-old-store") => Err(blocked(
+pub fn store_is_current(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    match snapshot.facts.live.older_than_fleet() {
+        Some(evidence) if !seeded_bug("trust-old-store") => Err(blocked(
             Reason::StoreOlderThanFleet,
             format!("this coordinator's store is older than the fleet: {evidence}"),
             format!(
                 "the newest store is restored, or `muster-coordinator recover` was run{}",
-                instead_of_recovery(survey.facts)
+                instead_of_recovery(snapshot.facts)
             ),
         )),
         Some(_) | None => Ok(()),
@@ -301,68 +303,68 @@ pub fn store_is_current(survey: &Survey<'_>) -> Result<(), Blocked> {
 /// deploy items waits for an update first. They would run there too, and after `recover` perhaps in an obsolete
 /// version.
 #[must_use]
-pub fn needs_reconfigure(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let sets = &position.row.control_sets;
+pub fn needs_reconfigure(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let sets = &view.row.control_sets;
     let seen = sets.get(&Phase::Reconfigure).or_else(|| sets.get(&Phase::Deploy));
-    let items = position.items.unwrap_or_default();
-    position.ready_once()
-        && !survey.cluster.control_set.is_empty()
+    let items = view.items.unwrap_or_default();
+    view.ready_once()
+        && !snapshot.cluster.control_set.is_empty()
         && items.iter().any(|item| item.phase == Phase::Reconfigure)
-        && seen.is_none_or(|seen| survey.cluster.is_other_than(seen))
-        && !position.is_behind(Phase::Deploy)
+        && seen.is_none_or(|seen| snapshot.cluster.is_other_than(seen))
+        && !view.is_behind(Phase::Deploy)
 }
 
 /// Rule 4: is it reconfigured as part of the deployment that made it Ready, rather than by request? Only while the
 /// control plane is built up: until the first worker has been Ready, there is nothing to disturb.
 #[must_use]
-pub fn reconfigured_at_once(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let control = position.row.spec.machine_type == MachineType::Control;
-    let built_up = control && !survey.of_type(MachineType::Worker).any(Position::ready_once);
+pub fn reconfigured_at_once(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let control = view.row.spec.machine_type == MachineType::Control;
+    let built_up = control && !snapshot.of_type(MachineType::Worker).any(MachineView::ready_once);
     // Seeded bug: ignore existing workloads.
-    let unasked = built_up || planted("reconfigure-unasked");
-    survey.update().is_none() && survey.joined(position) && unasked && needs_reconfigure(survey, position)
+    let unasked = built_up || seeded_bug("reconfigure-unasked");
+    snapshot.update().is_none() && snapshot.joined(view) && unasked && needs_reconfigure(snapshot, view)
 }
 
 /// Requests and disturbances of an update wait until the hooks before it are done, skipped or accepted.
-pub fn before_update_done(survey: &Survey<'_>) -> Result<(), Blocked> {
+pub fn before_update_done(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
     // Seeded bug: start the update before its hooks are done.
-    if planted("ignore-hooks-before") { Ok(()) } else { update::around::before(survey) }
+    if seeded_bug("ignore-hooks-before") { Ok(()) } else { update::hooks::before(snapshot) }
 }
 
 /// Conditions of every start.
-pub fn may_start_anything(survey: &Survey<'_>) -> Result<(), Blocked> {
-    may_start_hooks(survey)?;
-    before_update_done(survey)?;
-    within_budget(survey)
+pub fn may_start_anything(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    may_start_hooks(snapshot)?;
+    before_update_done(snapshot)?;
+    within_budget(snapshot)
 }
 
 /// Conditions for a start of hooks. The budget does not apply: before an update nothing can have failed, and after it
 /// the update is over.
-pub fn may_start_hooks(survey: &Survey<'_>) -> Result<(), Blocked> {
-    store_is_current(survey)?;
-    gathered(survey)
+pub fn may_start_hooks(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    store_is_current(snapshot)?;
+    gathered(snapshot)
 }
 
 /// May this machine be granted a slot now?
-pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    may_start_anything(survey)?;
-    let disturbs = position.update().is_some() && update::disturbs(survey, position);
+pub fn may_take_slot(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    may_start_anything(snapshot)?;
+    let disturbs = view.update().is_some() && update::disturbs(snapshot, view);
     if disturbs {
-        update::is_open(survey)?;
+        update::is_open(snapshot)?;
     }
-    match position.row.spec.machine_type {
+    match view.row.spec.machine_type {
         MachineType::Control => {
-            one_control_at_a_time(survey)?;
-            controls_heard(survey, position)?;
-            swarm_maker_first(survey, position)?;
-            control_quorum(survey, position)?;
+            one_control_at_a_time(snapshot)?;
+            controls_heard(snapshot, view)?;
+            swarm_maker_first(snapshot, view)?;
+            control_quorum(snapshot, view)?;
         }
         MachineType::Worker => {
-            controls_before_workers(survey)?;
-            swarm_before_workers(survey, position)?;
-            earlier_groups_first(survey, position)?;
-            workers_within_limit(survey)?;
-            within_group_limit(survey, position)?;
+            controls_before_workers(snapshot)?;
+            swarm_before_workers(snapshot, view)?;
+            earlier_groups_first(snapshot, view)?;
+            workers_within_limit(snapshot)?;
+            within_group_limit(snapshot, view)?;
         }
         MachineType::Unassigned => {
             return Err(blocked(
@@ -373,5 +375,5 @@ pub fn may_take_slot(survey: &Survey<'_>, position: &Position<'_>) -> Result<(),
         }
     }
     // Last, because its deadline runs from the machine's turn on.
-    if disturbs { locks::may_request(survey, Some(&position.row.name)) } else { Ok(()) }
+    if disturbs { locks::may_request(snapshot, Some(&view.row.name)) } else { Ok(()) }
 }

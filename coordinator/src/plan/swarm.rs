@@ -9,11 +9,11 @@ mod tests;
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{AssignedItem, ItemState, MachineId, MachineName, MachineType, Now, Standing, SwarmId},
-    plant::planted,
+    model::{AssignedItem, ItemProgress, ItemState, MachineId, MachineName, MachineType, Now, SwarmId},
+    seeded_bug::seeded_bug,
 };
 
-use super::{Limits, safety::some_names, survey::standing};
+use super::{Limits, safety::some_names, snapshot::standing};
 use crate::facts::{Facts, LeftOut, MachineRow};
 
 /// How a machine enters its cluster's swarm.
@@ -145,7 +145,7 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
     let others = others(facts, machine);
     let manager = machine.spec.machine_type == MachineType::Control;
     // Seeded bug: every control machine makes its own swarm.
-    if manager && planted("init-twice") {
+    if manager && seeded_bug("init-twice") {
         return Ok(Entry::Init);
     }
     if others.iter().any(|row| is_member(facts, row)) {
@@ -205,7 +205,7 @@ pub fn waits_for_maker(facts: &Facts, machine: &MachineRow) -> Option<MachineNam
 #[must_use]
 pub fn awaits_deployment(facts: &Facts, worker: &MachineRow) -> Option<MachineName> {
     let mut joins = join_items(facts, worker);
-    let due = joins.any(|item| standing(worker, item) != Standing::Done);
+    let due = joins.any(|item| standing(worker, item) != ItemProgress::Done);
     if !due || others(facts, worker).iter().any(|row| is_member(facts, row)) {
         return None;
     }

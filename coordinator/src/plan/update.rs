@@ -7,27 +7,27 @@
 //! as that helps. The first **permit** is the point of no return: before it everything taken is given back on abort or
 //! deferral, after it the machine goes on to its end.
 
-pub mod around;
 mod cluster;
 mod deadlines;
 pub mod drain;
 pub mod groups;
+pub mod hooks;
 pub mod maintenance;
 pub mod stages;
 pub mod transitions;
 pub mod turn;
 pub mod waits;
 
-use muster_proto::model::{DeadlineOutcome, ItemName, MachineName, MachineType, Phase, Standing};
+use muster_proto::model::{DeadlineOutcome, ItemName, ItemProgress, MachineName, MachineType, Phase};
 
 use super::{
     items::complete_set,
     safety, secrets,
-    survey::{Position, Progress, Survey},
+    snapshot::{ClusterSnapshot, MachineView, Progress},
     swarm,
 };
 use crate::facts::{
-    ClusterRow, ClusterStage, ControlSet, DeferralCause, DrainTarget, MachineRow, Stage, UpdateRow, Wish,
+    ClusterRow, ClusterStage, ControlSet, DeferralCause, DesiredState, DrainTarget, MachineRow, Stage, UpdateRow,
 };
 
 pub(in crate::plan) use cluster::cluster_lets;
@@ -112,7 +112,7 @@ pub enum MachineStep {
         phase: Phase,
     },
     /// It was refused: out of the way of the others.
-    SetAside {
+    Defer {
         /// The stage in which it waited.
         stage: Stage,
         /// In the controllers' words.
@@ -165,45 +165,45 @@ pub enum DrainStep {
 
 /// What is to be recorded or granted next. Outcomes come before grants, so that a grant is decided on what is true.
 #[must_use]
-pub fn next_steps(survey: &Survey<'_>) -> Vec<Step> {
-    let (Some(rollout), Some(update)) = (survey.rollout, survey.update()) else { return Vec::new() };
+pub fn next_steps(snapshot: &ClusterSnapshot<'_>) -> Vec<Step> {
+    let (Some(rollout), Some(update)) = (snapshot.rollout, snapshot.update()) else { return Vec::new() };
     // What an old store says of an update has long been overtaken: nothing follows from it.
-    if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
+    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
         return Vec::new();
     }
-    let outcomes: Vec<Step> = targets(survey)
+    let outcomes: Vec<Step> = targets(snapshot)
         // What becomes of one that departs is decided by its removal.
-        .filter(|position| !position.is_let_go())
-        .filter_map(|position| {
-            let Advance::Move(step) = Participant::of(survey, position)?.advance() else { return None };
-            Some(Step::Machine { machine: position.row.name.clone(), step })
+        .filter(|view| !view.is_let_go())
+        .filter_map(|view| {
+            let Advance::Move(step) = Participant::of(snapshot, view)?.advance() else { return None };
+            Some(Step::Machine { machine: view.row.name.clone(), step })
         })
         .collect();
     if !outcomes.is_empty() {
         return outcomes;
     }
     let cluster = |step| vec![Step::Cluster { rollout: rollout.name.clone(), step }];
-    if let Some(step) = cluster::cluster_step(survey, update) {
+    if let Some(step) = cluster::cluster_step(snapshot, update) {
         return cluster(step);
     }
-    let grants = grants(survey, update);
+    let grants = grants(snapshot, update);
     if !grants.is_empty() {
         return grants;
     }
-    if may_try_again(survey, update) { cluster(ClusterStep::TryAgain) } else { Vec::new() }
+    if may_try_again(snapshot, update) { cluster(ClusterStep::TryAgain) } else { Vec::new() }
 }
 
 /// Machines that have not come to their end yet.
-pub fn targets<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
-    survey.machines.iter().filter(|position| position.update().is_some())
+pub fn targets<'a, 's>(snapshot: &'s ClusterSnapshot<'a>) -> impl Iterator<Item = &'s MachineView<'a>> {
+    snapshot.machines.iter().filter(|view| view.update().is_some())
 }
 
-fn grants(survey: &Survey<'_>, update: &UpdateRow) -> Vec<Step> {
-    if not_halted(survey, update).is_err() || safety::may_start_anything(survey).is_err() {
+fn grants(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Vec<Step> {
+    if not_halted(snapshot, update).is_err() || safety::may_start_anything(snapshot).is_err() {
         return Vec::new();
     }
-    let mut steps = prepare_grants(survey);
-    steps.extend(slot_grant(survey));
+    let mut steps = prepare_grants(snapshot);
+    steps.extend(slot_grant(snapshot));
     steps
 }
 
@@ -220,111 +220,111 @@ pub fn concerns(cluster: &ClusterRow, row: &MachineRow, phase: Phase) -> bool {
 /// Is something disruptive to be done on it, as things are now? What was frozen is what was known at the start; a host
 /// that has another name since has other items.
 #[must_use]
-pub fn disturbs(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let maintained = position.update().is_some_and(|mine| mine.maintenance.is_some());
-    let maintained = maintained && !position.is_let_go();
-    let only_added = position.update().is_some_and(|mine| mine.only_added);
+pub fn disturbs(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let maintained = view.update().is_some_and(|mine| mine.maintenance.is_some());
+    let maintained = maintained && !view.is_let_go();
+    let only_added = view.update().is_some_and(|mine| mine.only_added);
     maintained
         || !only_added
-            && position.items.unwrap_or_default().iter().any(|item| {
-                concerns(survey.cluster, position.row, item.phase)
-                    && position.is_disruptive(item)
-                    && position.standing(item) != Standing::Done
+            && view.items.unwrap_or_default().iter().any(|item| {
+                concerns(snapshot.cluster, view.row, item.phase)
+                    && view.is_disruptive(item)
+                    && view.standing(item) != ItemProgress::Done
             })
 }
 
 /// Is it at a manifest that asks the same of it as the newest, and has it the newest secrets?
 #[must_use]
-pub fn is_current(survey: &Survey<'_>, position: &Position<'_>, asks_the_same: bool) -> bool {
+pub fn is_current(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, asks_the_same: bool) -> bool {
     asks_the_same
-        && *position.row.overwrites() == position.row.spec.state_items_overwrites
-        && !secrets::has_newer(survey.facts, position.row)
+        && *view.row.overwrites() == view.row.spec.state_items_overwrites
+        && !secrets::has_newer(snapshot.facts, view.row)
 }
 
 /// Has it yet to prepare for the version it goes to? Who goes into maintenance stays at the one it has.
-fn is_untouched(position: &Position<'_>) -> bool {
-    let stays = position.update().is_some_and(|mine| mine.maintenance.is_some());
-    !stays && position.row.slot.is_none() && position.row.reach != Some(Phase::Prepare)
+fn is_untouched(view: &MachineView<'_>) -> bool {
+    let stays = view.update().is_some_and(|mine| mine.maintenance.is_some());
+    !stays && view.row.slot.is_none() && view.row.reach != Some(Phase::Prepare)
 }
 
-fn prepare_grants(survey: &Survey<'_>) -> Vec<Step> {
-    let most = survey.spec.max_worker_prepare_count as usize;
-    let mut free = most.saturating_sub(super::deploy::prepares_used(survey));
+fn prepare_grants(snapshot: &ClusterSnapshot<'_>) -> Vec<Step> {
+    let most = snapshot.spec.max_worker_prepare_count as usize;
+    let mut free = most.saturating_sub(super::deploy::prepares_used(snapshot));
     let mut steps = Vec::new();
-    for position in targets(survey).filter(|position| is_untouched(position) && position.available()) {
-        let downloads = position.progress(Phase::Prepare) == Progress::Open;
-        if position.row.spec.machine_type == MachineType::Worker && downloads {
+    for view in targets(snapshot).filter(|view| is_untouched(view) && view.available()) {
+        let downloads = view.progress(Phase::Prepare) == Progress::Open;
+        if view.row.spec.machine_type == MachineType::Worker && downloads {
             if free == 0 {
                 continue;
             }
             free -= 1;
         }
-        let set = frozen_set(survey, position, Phase::Prepare);
-        steps.push(Step::Machine { machine: position.row.name.clone(), step: MachineStep::Prepare(set) });
+        let set = frozen_set(snapshot, view, Phase::Prepare);
+        steps.push(Step::Machine { machine: view.row.name.clone(), step: MachineStep::Prepare(set) });
     }
     steps
 }
 
 /// The control machines as the items of a phase saw them before: an unchanged item must not look changed.
-fn frozen_set(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> ControlSet {
-    let known = position.row.control_sets.get(&phase).cloned();
-    known.unwrap_or_else(|| complete_set(survey.facts, survey.cluster))
+fn frozen_set(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, phase: Phase) -> ControlSet {
+    let known = view.row.control_sets.get(&phase).cloned();
+    known.unwrap_or_else(|| complete_set(snapshot.facts, snapshot.cluster))
 }
 
-/// The next slot: at most one in a round, for the survey does not know of it yet.
-fn slot_grant(survey: &Survey<'_>) -> Option<Step> {
-    let has_worker_slot = safety::has_worker_slot(survey);
-    let mut waiting = targets(survey).filter(|position| wants_slot(position) && position.available());
-    let next = waiting.find(|position| {
-        let has_turn = match position.row.spec.machine_type {
-            MachineType::Control => earlier_on_its_way(survey, position).is_none(),
+/// The next slot: at most one in a round, for the snapshot does not know of it yet.
+fn slot_grant(snapshot: &ClusterSnapshot<'_>) -> Option<Step> {
+    let has_worker_slot = safety::has_worker_slot(snapshot);
+    let mut waiting = targets(snapshot).filter(|view| wants_slot(view) && view.available());
+    let next = waiting.find(|view| {
+        let has_turn = match view.row.spec.machine_type {
+            MachineType::Control => earlier_on_its_way(snapshot, view).is_none(),
             MachineType::Worker => has_worker_slot,
             MachineType::Unassigned => false,
         };
-        has_turn && safety::may_take_slot(survey, position).is_ok()
+        has_turn && safety::may_take_slot(snapshot, view).is_ok()
     })?;
-    let step = MachineStep::TakeSlot { disruptive: disturbs(survey, next) };
+    let step = MachineStep::TakeSlot { disruptive: disturbs(snapshot, next) };
     Some(Step::Machine { machine: next.row.name.clone(), step })
 }
 
 /// The control machine that comes before this one, has not had its turn and can take it. Then the order is kept; one
 /// that cannot go on is passed over.
 #[must_use]
-pub fn earlier_on_its_way<'a>(survey: &Survey<'a>, position: &Position<'_>) -> Option<&'a MachineName> {
-    let mut earlier = targets(survey).take_while(|other| other.row.name != position.row.name);
+pub fn earlier_on_its_way<'a>(snapshot: &ClusterSnapshot<'a>, view: &MachineView<'_>) -> Option<&'a MachineName> {
+    let mut earlier = targets(snapshot).take_while(|other| other.row.name != view.row.name);
     let earlier = earlier.find(|other| {
         let aside = other.update().is_some_and(|mine| mine.set_aside.is_some());
         // Else both would wait: that one lets whoever makes the swarm go first.
-        let waits = swarm::waits_for_maker(survey.facts, other.row).is_some();
+        let waits = swarm::waits_for_maker(snapshot.facts, other.row).is_some();
         other.row.slot.is_none() && !aside && !waits && other.available() && !other.is_stopped()
     });
     earlier.map(|other| &other.row.name)
 }
 
 /// Nothing else can go on, some came to their end since the last time, and others wait aside.
-fn may_try_again(survey: &Survey<'_>, update: &UpdateRow) -> bool {
-    let deferred = |position: &&Position<'_>| {
-        position.update().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed())
+fn may_try_again(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> bool {
+    let deferred = |view: &&MachineView<'_>| {
+        view.update().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed())
     };
-    let is_wanted = update.wish == Wish::Go && update.finished_in_round > 0 && targets(survey).any(|p| deferred(&p));
-    if !is_wanted || safety::may_start_anything(survey).is_err() {
+    let is_wanted =
+        update.wish == DesiredState::Go && update.finished_in_round > 0 && targets(snapshot).any(|p| deferred(&p));
+    if !is_wanted || safety::may_start_anything(snapshot).is_err() {
         return false;
     }
     // Whoever waits for one that is aside does not move, nor does who keeps its slot until a person has mended it.
-    let at_work = |position: &Position<'_>| position.row.slot.is_some() && !position.is_stopped();
-    let gets_slot = |position: &Position<'_>| {
-        wants_slot(position) && position.available() && safety::may_take_slot(survey, position).is_ok()
-    };
-    !targets(survey).any(|position| position.in_flight() || at_work(position) || gets_slot(position))
+    let at_work = |view: &MachineView<'_>| view.row.slot.is_some() && !view.is_stopped();
+    let gets_slot =
+        |view: &MachineView<'_>| wants_slot(view) && view.available() && safety::may_take_slot(snapshot, view).is_ok();
+    !targets(snapshot).any(|view| view.in_flight() || at_work(view) || gets_slot(view))
 }
 
 /// Is an item of the list running, or may it be started by the agent alone? One that is recorded as running and whose
-/// permit is over never began: see [`Position::live_permit`].
-pub(super) fn is_at_work(position: &Position<'_>) -> bool {
-    position.next_open().is_some_and(|item| match position.standing(item) {
-        Standing::Running { .. } | Standing::Due { .. } => {
-            !position.needs_permit(item) || position.live_permit(item).is_some()
+/// permit is over never began: see [`MachineView::live_permit`].
+pub(super) fn is_at_work(view: &MachineView<'_>) -> bool {
+    view.next_open().is_some_and(|item| match view.standing(item) {
+        ItemProgress::Running { .. } | ItemProgress::Due { .. } => {
+            !view.needs_permit(item) || view.live_permit(item).is_some()
         }
-        Standing::Done | Standing::Failed | Standing::Held => false,
+        ItemProgress::Done | ItemProgress::Failed | ItemProgress::Held => false,
     })
 }

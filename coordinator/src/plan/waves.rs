@@ -8,13 +8,13 @@ use muster_proto::{
 use super::{
     blocked,
     safety::{self, worker_slots_max},
-    survey::{Position, Progress, Survey},
+    snapshot::{ClusterSnapshot, MachineView, Progress},
 };
 use crate::facts::UpdateKind;
 
 /// All remaining work in a cluster, in execution order.
 #[must_use]
-pub fn plan(survey: &Survey<'_>) -> Plan {
+pub fn plan(snapshot: &ClusterSnapshot<'_>) -> Plan {
     let mut waves = Vec::new();
     for (phase, machine_type) in [
         (Phase::Prepare, MachineType::Control),
@@ -25,59 +25,59 @@ pub fn plan(survey: &Survey<'_>) -> Plan {
         (Phase::Reconfigure, MachineType::Worker),
     ] {
         let machines: Vec<PlannedMachine> =
-            survey.of_type(machine_type).filter_map(|position| planned(survey, position, phase)).collect();
+            snapshot.of_type(machine_type).filter_map(|view| planned(snapshot, view, phase)).collect();
         if machines.is_empty() {
             continue;
         }
         let number = u32::try_from(waves.len()).unwrap_or(u32::MAX).saturating_add(1);
-        waves.push(Wave { number, phase, machine_type, at_once: at_once(survey, phase, machine_type), machines });
+        waves.push(Wave { number, phase, machine_type, at_once: at_once(snapshot, phase, machine_type), machines });
     }
     Plan {
-        cluster: survey.cluster.name.to_string(),
-        blocked: blocked::of_cluster(survey),
+        cluster: snapshot.cluster.name.to_string(),
+        blocked: blocked::of_cluster(snapshot),
         waves,
         rollout: None,
         update: None,
     }
 }
 
-fn at_once(survey: &Survey<'_>, phase: Phase, machine_type: MachineType) -> u32 {
+fn at_once(snapshot: &ClusterSnapshot<'_>, phase: Phase, machine_type: MachineType) -> u32 {
     match (machine_type, phase) {
         (MachineType::Control, Phase::Prepare) => {
-            u32::try_from(survey.of_type(MachineType::Control).count()).unwrap_or(u32::MAX)
+            u32::try_from(snapshot.of_type(MachineType::Control).count()).unwrap_or(u32::MAX)
         }
-        (MachineType::Worker, Phase::Prepare) => survey.spec.max_worker_prepare_count,
-        (MachineType::Worker, Phase::Deploy) => u32::try_from(worker_slots_max(survey)).unwrap_or(u32::MAX),
+        (MachineType::Worker, Phase::Prepare) => snapshot.spec.max_worker_prepare_count,
+        (MachineType::Worker, Phase::Deploy) => u32::try_from(worker_slots_max(snapshot)).unwrap_or(u32::MAX),
         // As in an update.
-        (MachineType::Worker, Phase::Reconfigure) => survey.spec.max_worker_upgrade_count.min(WORKERS_AT_ONCE_MAX),
+        (MachineType::Worker, Phase::Reconfigure) => snapshot.spec.max_worker_upgrade_count.min(WORKERS_AT_ONCE_MAX),
         (MachineType::Control | MachineType::Unassigned, _) => 1,
     }
 }
 
-fn planned(survey: &Survey<'_>, position: &Position<'_>, phase: Phase) -> Option<PlannedMachine> {
-    let items = position.items.ok()?;
+fn planned(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, phase: Phase) -> Option<PlannedMachine> {
+    let items = view.items.ok()?;
     let through = match phase {
-        Phase::Reconfigure => !reconfigure_ahead(survey, position),
-        Phase::Prepare | Phase::Deploy => position.ready_once() || position.progress(phase) == Progress::Done,
+        Phase::Reconfigure => !reconfigure_ahead(snapshot, view),
+        Phase::Prepare | Phase::Deploy => view.ready_once() || view.progress(phase) == Progress::Done,
     };
     let items: Vec<String> =
         items.iter().filter(|item| item.phase == phase).map(|item| item.name.to_string()).collect();
-    if through || items.is_empty() || position.row.revoked {
+    if through || items.is_empty() || view.row.revoked {
         return None;
     }
     Some(PlannedMachine {
-        name: position.row.name.to_string(),
-        state: position.state().as_str().to_owned(),
+        name: view.row.name.to_string(),
+        state: view.state().as_str().to_owned(),
         items,
-        blocked: blocked::of_machine(survey, position).or_else(|| not_so_far(position, phase)),
+        blocked: blocked::of_machine(snapshot, view).or_else(|| not_so_far(view, phase)),
     })
 }
 
 /// Why a machine that needs no help does not begin this phase now: it is at work on an earlier phase, or it is Ready
 /// before the last control machine is.
-fn not_so_far(position: &Position<'_>, phase: Phase) -> Option<Blocked> {
-    let at_work_on = position.row.reach.filter(|reach| *reach < phase && position.update().is_none())?;
-    if position.ready_once() {
+fn not_so_far(view: &MachineView<'_>, phase: Phase) -> Option<Blocked> {
+    let at_work_on = view.row.reach.filter(|reach| *reach < phase && view.update().is_none())?;
+    if view.ready_once() {
         let message = "not every control machine is Ready yet: the set of them is not complete";
         return Some(safety::blocked(Reason::WaitingForControl, message, "the last control machine is Ready"));
     }
@@ -90,15 +90,14 @@ fn not_so_far(position: &Position<'_>, phase: Phase) -> Option<Blocked> {
 
 /// Will the complete control set differ from the one that a machine saw at its deployment? True for every control
 /// machine except the last; workers start only when the set is complete.
-fn reconfigure_ahead(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+fn reconfigure_ahead(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
     // The set that these see was frozen with the rollout.
-    if survey.update().is_some_and(|update| update.kind == UpdateKind::Reconfigure) && position.update().is_some() {
+    if snapshot.update().is_some_and(|update| update.kind == UpdateKind::Reconfigure) && view.update().is_some() {
         return true;
     }
-    if !survey.cluster.control_set.is_empty() && position.ready_once() {
-        return super::safety::needs_reconfigure(survey, position);
+    if !snapshot.cluster.control_set.is_empty() && view.ready_once() {
+        return super::safety::needs_reconfigure(snapshot, view);
     }
-    let last = survey.of_type(MachineType::Control).filter(|other| !other.row.revoked).last();
-    position.row.spec.machine_type == MachineType::Control
-        && last.is_some_and(|last| last.row.name != position.row.name)
+    let last = snapshot.of_type(MachineType::Control).filter(|other| !other.row.revoked).last();
+    view.row.spec.machine_type == MachineType::Control && last.is_some_and(|last| last.row.name != view.row.name)
 }

@@ -25,10 +25,10 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 
 use super::{
-    guesses::{Guesses, origin},
-    judge::{Caller, Judge, Standing, TAKEN_BACK, why},
+    authenticator::{Authenticator, Caller, PeerStatus, TAKEN_BACK, why},
+    failed_attempts::{FailedAttempts, origin},
+    limiter::{Limiter, LimiterGuard},
     room::{Engaged, Line, Place, Room},
-    seats::{Seat, Seats},
 };
 use crate::engine::EngineHandle;
 
@@ -60,7 +60,7 @@ pub(super) struct Connection {
     /// Completes when the connection must be cut.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_cut: bool,
-    _held: Either<Place, Seat>,
+    _held: Either<Place, LimiterGuard>,
 }
 
 impl Connected for Connection {
@@ -111,12 +111,12 @@ impl AsyncWrite for Connection {
 /// Makes connections from accepted sockets.
 pub(super) struct Acceptor {
     tls: TlsAcceptor,
-    judge: Arc<Judge>,
-    guesses: Arc<Guesses>,
+    authenticator: Arc<Authenticator>,
+    failed_attempts: Arc<FailedAttempts>,
     engine: EngineHandle,
     handshakes: Arc<Room>,
     strangers: Arc<Room>,
-    seats: Seats,
+    limiter: Limiter,
     ready: mpsc::Sender<io::Result<Connection>>,
 }
 
@@ -125,13 +125,14 @@ impl Acceptor {
     pub(super) fn spawn(
         listener: TcpListener,
         config: Arc<ServerConfig>,
-        judge: Arc<Judge>,
-        (guesses, engine): (Arc<Guesses>, EngineHandle),
+        authenticator: Arc<Authenticator>,
+        (failed_attempts, engine): (Arc<FailedAttempts>, EngineHandle),
     ) -> mpsc::Receiver<io::Result<Connection>> {
         let (ready, taken) = mpsc::channel(READY_MAX);
-        let (tls, seats) = (TlsAcceptor::from(config), Seats::default());
+        let (tls, limiter) = (TlsAcceptor::from(config), Limiter::default());
         let (handshakes, strangers) = (Room::new(HANDSHAKES_MAX), Room::new(STRANGERS_MAX));
-        let acceptor = Arc::new(Self { tls, judge, guesses, engine, handshakes, strangers, seats, ready });
+        let acceptor =
+            Arc::new(Self { tls, authenticator, failed_attempts, engine, handshakes, strangers, limiter, ready });
         tokio::spawn(async move {
             let closed = acceptor.ready.clone();
             tokio::select! {
@@ -195,18 +196,18 @@ impl Acceptor {
             return Err(io::Error::other("the client did not ask for HTTP/2"));
         }
         let shown = session.peer_certificates().unwrap_or_default();
-        let standing = self.judge.judge(shown).unwrap_or_else(|refusal| {
+        let standing = self.authenticator.authenticator(shown).unwrap_or_else(|refusal| {
             let detail = format!("a certificate: {}", why(&refusal));
-            match self.judge.machine_of(shown) {
-                Some(id) => self.judge.note(id, address, &detail),
+            match self.authenticator.machine_of(shown) {
+                Some(id) => self.authenticator.note(id, address, &detail),
                 None => {
-                    self.guesses.note(address.ip(), self.engine.now().mono_ms, &detail);
+                    self.failed_attempts.note(address.ip(), self.engine.now().mono_ms, &detail);
                 }
             }
-            Standing::Refused
+            PeerStatus::Refused
         });
-        if let Standing::Revoked(id) = standing {
-            self.judge.note(id, address, TAKEN_BACK);
+        if let PeerStatus::Revoked(id) = standing {
+            self.authenticator.note(id, address, TAKEN_BACK);
         }
         let caller = Caller::new(address, standing);
         let held = self.hold(&caller).ok_or_else(|| io::Error::other("too many connections of this peer"))?;
@@ -214,14 +215,14 @@ impl Acceptor {
     }
 
     /// The resources that a connection holds while it lives. None: its peer has too many.
-    fn hold(&self, caller: &Caller) -> Option<Either<Place, Seat>> {
+    fn hold(&self, caller: &Caller) -> Option<Either<Place, LimiterGuard>> {
         match &caller.standing {
-            Standing::Stranger | Standing::Refused | Standing::Revoked(_) => {
+            PeerStatus::Stranger | PeerStatus::Refused | PeerStatus::Revoked(_) => {
                 let origin = origin(caller.address.ip());
                 Some(Either::Left(self.strangers.enter(origin, Arc::clone(caller.line()))))
             }
-            Standing::Known(certificate) => {
-                Some(Either::Right(self.seats.take(certificate.peer.to_string(), CONNECTIONS_OF_PEER_MAX)?))
+            PeerStatus::Known(certificate) => {
+                Some(Either::Right(self.limiter.take(certificate.peer.to_string(), CONNECTIONS_OF_PEER_MAX)?))
             }
         }
     }
@@ -235,7 +236,7 @@ impl Acceptor {
                 () = ready.closed() => tokio::time::sleep(END_GRACE).await,
             }
         };
-        let Standing::Known(certificate) = &caller.standing else {
+        let PeerStatus::Known(certificate) = &caller.standing else {
             return Box::pin(async move {
                 tokio::select! {
                     () = over => {}
@@ -243,7 +244,7 @@ impl Acceptor {
                 }
             });
         };
-        let (bad, peer) = (self.judge.until_bad(certificate), certificate.peer.to_string());
+        let (bad, peer) = (self.authenticator.until_bad(certificate), certificate.peer.to_string());
         Box::pin(async move {
             tokio::select! {
                 () = over => {}

@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
+    authenticator::Caller,
     caller_of,
-    judge::Caller,
     sessions::{Sessions, addresses_told},
     status::internal,
 };
@@ -29,7 +29,7 @@ use crate::{
     cluster::swarm,
     core::{Input, Reply},
     engine::{EngineError, EngineHandle},
-    facts::{ItemProgress, SecretRow},
+    facts::{ItemActivity, SecretRow},
     pki::{Role, Vault},
     plan::swarm::Entry,
     proof::Told,
@@ -76,7 +76,7 @@ impl AgentLink for Link {
             self.sessions.send(id, Some(session), addresses_told(addresses));
         }
         let name = hello.name.clone();
-        let talk = Talk { engine: self.engine.clone(), sessions: self.sessions.clone(), id, session };
+        let talk = AgentStream { engine: self.engine.clone(), sessions: self.sessions.clone(), id, session };
         // A task of its own: this call is cancelled when the stream is reset, but a greeted session must still end
         // properly.
         let (tell, told) = oneshot::channel();
@@ -181,14 +181,14 @@ impl Link {
 }
 
 /// One stream after its Hello.
-struct Talk {
+struct AgentStream {
     engine: EngineHandle,
     sessions: Sessions,
     id: MachineId,
     session: u64,
 }
 
-impl Talk {
+impl AgentStream {
     /// Receive until the stream ends or is replaced; return the reason. Partial messages of a replaced stream are
     /// discarded.
     async fn listen(&self, mut inbound: Streaming<AgentMessage>) -> Status {
@@ -266,7 +266,7 @@ impl Talk {
                     .map_err(|_| WireError { field: "progress.item", problem: "not a DNS-1123 label" })?;
                 let task = Some(as_line(&progress.task)).filter(|task| !task.is_empty());
                 let (done, total, per_second) = (progress.done_bytes, progress.total_bytes, progress.bytes_per_second);
-                let progress = ItemProgress { item, done, total, per_second, task };
+                let progress = ItemActivity { item, done, total, per_second, task };
                 self.engine.notify(Input::Progress { id, progress }).await?;
             }
             Body::PermitWanted(wire::PermitWanted { permit: 0 }) => {

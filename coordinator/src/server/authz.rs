@@ -13,8 +13,8 @@ use tonic::{Status, body::Body};
 use tower::{Layer, Service};
 
 use super::{
-    guesses::Guesses,
-    judge::{Caller, Judge, Standing},
+    authenticator::{Authenticator, Caller, PeerStatus},
+    failed_attempts::FailedAttempts,
     status::revoked,
 };
 use crate::{engine::EngineHandle, pki::Role};
@@ -95,11 +95,11 @@ const NO_METHOD: &str = "this coordinator has no such method; it may be older th
 /// Answer to a caller without a certificate.
 const NO_CREDENTIALS: &str = "this takes credentials; none were shown";
 
-fn sort(standing: &Standing) -> Option<Sort> {
+fn sort(standing: &PeerStatus) -> Option<Sort> {
     match standing {
-        Standing::Stranger => Some(Nobody),
-        Standing::Refused | Standing::Revoked(_) => None,
-        Standing::Known(certificate) => match &certificate.peer.role {
+        PeerStatus::Stranger => Some(Nobody),
+        PeerStatus::Refused | PeerStatus::Revoked(_) => None,
+        PeerStatus::Known(certificate) => match &certificate.peer.role {
             Role::Agent(_) => Some(Agent),
             Role::Operator(_) => Some(Operator),
             Role::Viewer(_) => Some(Viewer),
@@ -138,14 +138,17 @@ fn not_allowed(sort: Sort, sorts: &[Sort]) -> String {
 
 /// Check that the caller is still valid and may call this. A denial by the table carries an address and a text for the
 /// log.
-fn judge_request<B>(judge: &Judge, request: &http::Request<B>) -> Result<(), (Status, Option<(IpAddr, String)>)> {
+fn judge_request<B>(
+    authenticator: &Authenticator,
+    request: &http::Request<B>,
+) -> Result<(), (Status, Option<(IpAddr, String)>)> {
     let refused = || (Status::unauthenticated(NOT_ACCEPTED), None);
     // Connections attach the caller: a missing one means a foreign connection.
     let caller = request.extensions().get::<Caller>().ok_or_else(refused)?;
     match &caller.standing {
-        Standing::Known(certificate) => judge.still_good(certificate).map_err(|_| refused())?,
-        Standing::Revoked(_) => return Err((revoked(), None)),
-        Standing::Stranger | Standing::Refused => {}
+        PeerStatus::Known(certificate) => authenticator.still_good(certificate).map_err(|_| refused())?,
+        PeerStatus::Revoked(_) => return Err((revoked(), None)),
+        PeerStatus::Stranger | PeerStatus::Refused => {}
     }
     decide(sort(&caller.standing), request.uri().path()).map_err(|status| {
         let peer = caller.peer().map_or_else(|| "nobody we know".to_owned(), ToString::to_string);
@@ -162,8 +165,8 @@ fn in_table(method: &str) -> &'static str {
 /// Layer that puts the table before a service.
 #[derive(Clone)]
 pub(super) struct Authorize {
-    pub(super) judge: Arc<Judge>,
-    pub(super) guesses: Arc<Guesses>,
+    pub(super) authenticator: Arc<Authenticator>,
+    pub(super) failed_attempts: Arc<FailedAttempts>,
     pub(super) engine: EngineHandle,
 }
 
@@ -196,16 +199,16 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let Authorize { judge, guesses, engine } = &self.authorize;
-        let Err((status, denied)) = judge_request(judge, &request) else {
+        let Authorize { authenticator, failed_attempts, engine } = &self.authorize;
+        let Err((status, denied)) = judge_request(authenticator, &request) else {
             return Either::Right(self.inner.call(request));
         };
         // Dropped before the wait.
         drop(request);
-        let (guesses, now_mono_ms) = (Arc::clone(guesses), engine.now().mono_ms);
+        let (failed_attempts, now_mono_ms) = (Arc::clone(failed_attempts), engine.now().mono_ms);
         Either::Left(Box::pin(async move {
             if let Some((address, detail)) = denied {
-                guesses.was_wrong(address, now_mono_ms, &detail).await;
+                failed_attempts.was_wrong(address, now_mono_ms, &detail).await;
             }
             Ok(status.into_http())
         }))

@@ -14,10 +14,10 @@ use tonic::{Status, body::Body};
 use tower::{Layer, Service};
 
 use super::{
+    authenticator::{Caller, PeerStatus},
     authz::NOT_ACCEPTED,
-    judge::{Caller, Standing},
+    limiter::{Limiter, LimiterGuard},
     room::Engaged,
-    seats::{Seat, Seats},
 };
 
 /// Largest request of the Enrollment service: a token, a certificate request, an old certificate; about 4 KiB together.
@@ -117,7 +117,7 @@ fn bounds_of(method: &str) -> Bounds {
 /// Layer that puts the quotas before a service.
 #[derive(Clone)]
 pub(super) struct Bound {
-    seats: Seats,
+    limiter: Limiter,
     turn_wait_max: Duration,
     call_max: Duration,
     reading_max: Duration,
@@ -125,13 +125,13 @@ pub(super) struct Bound {
 
 impl Default for Bound {
     fn default() -> Self {
-        Self { seats: Seats::default(), turn_wait_max: TURN_WAIT_MAX, call_max: CALL_MAX, reading_max: READING_MAX }
+        Self { limiter: Limiter::default(), turn_wait_max: TURN_WAIT_MAX, call_max: CALL_MAX, reading_max: READING_MAX }
     }
 }
 
 /// A call under way, counted while this lives.
 struct UnderWay {
-    _seats: (Seat, Seat),
+    _seats: (LimiterGuard, LimiterGuard),
     _engaged: Engaged,
 }
 
@@ -140,9 +140,9 @@ impl Bound {
     async fn turn(&self, caller: &Caller, bounds: &Bounds) -> Result<UnderWay, Status> {
         let deadline = Instant::now() + self.turn_wait_max;
         loop {
-            let freed = self.seats.freed();
+            let freed = self.limiter.freed();
             let busy = match self.begin(caller, bounds) {
-                Err(busy) if matches!(caller.standing, Standing::Known(_)) => busy,
+                Err(busy) if matches!(caller.standing, PeerStatus::Known(_)) => busy,
                 begun => return begun,
             };
             if tokio::time::timeout_at(deadline, freed).await.is_err() {
@@ -154,9 +154,9 @@ impl Bound {
     fn begin(&self, caller: &Caller, bounds: &Bounds) -> Result<UnderWay, Status> {
         let Bounds { sort, of_peer, of_all, .. } = bounds;
         let (who, whose) = match &caller.standing {
-            Standing::Known(certificate) => (certificate.peer.to_string(), "these credentials have"),
+            PeerStatus::Known(certificate) => (certificate.peer.to_string(), "these credentials have"),
             // The address includes the port, so each connection counts by itself.
-            Standing::Stranger | Standing::Refused | Standing::Revoked(_) => {
+            PeerStatus::Stranger | PeerStatus::Refused | PeerStatus::Revoked(_) => {
                 (caller.address.to_string(), "this connection has")
             }
         };
@@ -164,8 +164,8 @@ impl Bound {
             let message = format!("Busy: {whose} {most} {sort} under way; let one end and try again");
             Status::resource_exhausted(message)
         };
-        let own = self.seats.take(format!("{sort} of {who}"), *of_peer).ok_or_else(|| busy(whose, *of_peer))?;
-        let one = self.seats.take((*sort).to_owned(), *of_all);
+        let own = self.limiter.take(format!("{sort} of {who}"), *of_peer).ok_or_else(|| busy(whose, *of_peer))?;
+        let one = self.limiter.take((*sort).to_owned(), *of_all);
         let one = one.ok_or_else(|| busy("all callers together have", *of_all))?;
         Ok(UnderWay { _seats: (own, one), _engaged: caller.engage() })
     }
@@ -273,14 +273,14 @@ mod tests {
     const GET: &str = "/muster.v1.Fleet/Get";
 
     fn stranger(port: u16) -> Caller {
-        Caller::new(SocketAddr::from(([127, 0, 0, 1], port)), Standing::Stranger)
+        Caller::new(SocketAddr::from(([127, 0, 0, 1], port)), PeerStatus::Stranger)
     }
 
     fn operator() -> Caller {
         let peer = Peer { role: Role::Operator("anna".to_owned()), clusters: None };
         let certificate =
             Certificate { peer, issued_at_ms: 0, not_before_ms: 0, not_after_ms: 0, public_key: Vec::new() };
-        Caller::new(SocketAddr::from(([127, 0, 0, 1], 1)), Standing::Known(Arc::new(certificate)))
+        Caller::new(SocketAddr::from(([127, 0, 0, 1], 1)), PeerStatus::Known(Arc::new(certificate)))
     }
 
     /// Call a service that reads the whole request and then answers with `answer`, or reports its error.

@@ -16,10 +16,10 @@ use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
 use super::{
+    authenticator::{Authenticator, TAKEN_BACK, why},
     authz::NOT_ACCEPTED,
     caller_of,
-    guesses::Guesses,
-    judge::{Judge, TAKEN_BACK, why},
+    failed_attempts::FailedAttempts,
     status::{TOKEN_REFUSED, revoked},
 };
 use crate::{
@@ -32,10 +32,10 @@ use crate::{
 pub(super) struct Enrollment {
     pub(super) engine: EngineHandle,
     pub(super) ca: Arc<Ca>,
-    pub(super) judge: Arc<Judge>,
+    pub(super) authenticator: Arc<Authenticator>,
     /// Lifetime of an agent's certificate.
     pub(super) lifetime: Duration,
-    pub(super) guesses: Guesses,
+    pub(super) failed_attempts: FailedAttempts,
 }
 
 impl From<RequestError> for Status {
@@ -92,12 +92,12 @@ impl Service for Enrollment {
         let id = match self.expired(&request) {
             Ok(id) => id,
             Err(Turned::Revoked(id)) => {
-                self.judge.note(id, address, TAKEN_BACK);
+                self.authenticator.note(id, address, TAKEN_BACK);
                 return Err(revoked());
             }
             Err(Turned::Away(reason)) => {
                 let detail = format!("to renew an expired certificate: {reason}");
-                self.guesses.was_wrong(address.ip(), self.engine.now().mono_ms, &detail).await;
+                self.failed_attempts.was_wrong(address.ip(), self.engine.now().mono_ms, &detail).await;
                 return Err(Status::unauthenticated(NOT_ACCEPTED));
             }
         };
@@ -132,21 +132,21 @@ impl Enrollment {
     }
 
     async fn wrong(&self, address: IpAddr, detail: &str) -> Status {
-        self.guesses.was_wrong(address, self.engine.now().mono_ms, &format!("a join token: {detail}")).await;
+        self.failed_attempts.was_wrong(address, self.engine.now().mono_ms, &format!("a join token: {detail}")).await;
         Status::unauthenticated(TOKEN_REFUSED)
     }
 
     /// Owner of an expired certificate of ours, if the request is signed with its key.
     fn expired(&self, request: &RenewExpiredRequest) -> Result<MachineId, Turned> {
         let der = CertificateDer::from(request.certificate_der.as_slice());
-        let certificate = self.judge.judge_expired(&der).map_err(|refusal| Turned::Away(why(&refusal)))?;
+        let certificate = self.authenticator.judge_expired(&der).map_err(|refusal| Turned::Away(why(&refusal)))?;
         let away = |reason: String| Err(Turned::Away(reason));
         let Role::Agent(id) = certificate.peer.role else { return away("not an agent's certificate".to_owned()) };
         let message = [RENEW_PURPOSE, &request.csr_der].concat();
         if !signed_by(&certificate.public_key, &message, &request.signature) {
             return away(format!("agent/{id}: not signed with the certificate's key"));
         }
-        if self.judge.revoked(&certificate).is_some() {
+        if self.authenticator.revoked(&certificate).is_some() {
             return Err(Turned::Revoked(id));
         }
         if self.engine.facts().by_id(id).is_none() {

@@ -26,7 +26,7 @@ use super::{
     watches::Watches,
 };
 use crate::{
-    core::{Input, Refusal, Reply, Request as Wish, update::Options},
+    core::{Input, Refusal, Reply, Request as DesiredState, update::Options},
     documents,
     engine::{EngineError, EngineHandle},
     facts::SecretId,
@@ -126,7 +126,7 @@ impl Service for Fleet {
             return Err(Status::failed_precondition(message));
         }
         let (clusters, machines) = (manifest.clusters, manifest.machines);
-        let wish = Wish::Apply { clusters, machines, dry_run: request.dry_run };
+        let wish = DesiredState::Apply { clusters, machines, dry_run: request.dry_run };
         let changes = self.act(&peer, wish).await?.into_inner().lines;
         Ok(Response::new(wire::ApplyResponse { changes, faults: Vec::new() }))
     }
@@ -135,7 +135,7 @@ impl Service for Fleet {
         let (peer, request) = known(request)?;
         let cluster = cluster_name(request.cluster)?;
         may_touch(&peer, &cluster)?;
-        self.act(&peer, Wish::Deploy { cluster }).await
+        self.act(&peer, DesiredState::Deploy { cluster }).await
     }
 
     async fn update(&self, request: Request<wire::UpdateRequest>) -> Result<Response<ActionResponse>, Status> {
@@ -146,7 +146,7 @@ impl Service for Fleet {
         let (scope, skip_backup) = (scope(&request.scope)?, request.skip_backup);
         let agreed = (!request.plan_digest.is_empty()).then_some(request.plan_digest);
         let options = Options { scope, accept_control_plane_downtime, skip_backup, agreed };
-        self.act(&peer, Wish::Update { cluster, options }).await
+        self.act(&peer, DesiredState::Update { cluster, options }).await
     }
 
     async fn reboot(&self, request: Request<wire::RebootRequest>) -> Result<Response<ActionResponse>, Status> {
@@ -155,7 +155,7 @@ impl Service for Fleet {
         may_touch(&peer, &cluster)?;
         let machines = request.machines.into_iter().map(machine_name).collect::<Result<_, _>>()?;
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
-        self.act(&peer, Wish::Reboot { cluster, machines, accept_control_plane_downtime }).await
+        self.act(&peer, DesiredState::Reboot { cluster, machines, accept_control_plane_downtime }).await
     }
 
     async fn enter_maintenance(
@@ -165,7 +165,7 @@ impl Service for Fleet {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
-        self.act(&peer, Wish::EnterMaintenance { machine, accept_control_plane_downtime }).await
+        self.act(&peer, DesiredState::EnterMaintenance { machine, accept_control_plane_downtime }).await
     }
 
     async fn leave_maintenance(
@@ -174,14 +174,18 @@ impl Service for Fleet {
     ) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
-        self.act(&peer, Wish::LeaveMaintenance { machine }).await
+        self.act(&peer, DesiredState::LeaveMaintenance { machine }).await
     }
 
     async fn remove(&self, request: Request<wire::RemoveRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
         let accept_control_plane_downtime = request.accept_control_plane_downtime;
-        self.act(&peer, Wish::Remove { machine, policy: policy(&request.policy)?, accept_control_plane_downtime }).await
+        self.act(
+            &peer,
+            DesiredState::Remove { machine, policy: policy(&request.policy)?, accept_control_plane_downtime },
+        )
+        .await
     }
 
     async fn abort_removal(
@@ -190,43 +194,43 @@ impl Service for Fleet {
     ) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
-        self.act(&peer, Wish::AbortRemoval { machine }).await
+        self.act(&peer, DesiredState::AbortRemoval { machine }).await
     }
 
     async fn pause(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, rollout) = self.rollout(request)?;
-        self.act(&peer, Wish::Pause { rollout }).await
+        self.act(&peer, DesiredState::Pause { rollout }).await
     }
 
     async fn resume(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, rollout) = self.rollout(request)?;
-        self.act(&peer, Wish::Resume { rollout }).await
+        self.act(&peer, DesiredState::Resume { rollout }).await
     }
 
     async fn abort(&self, request: Request<wire::RolloutRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, rollout) = self.rollout(request)?;
-        self.act(&peer, Wish::Abort { rollout }).await
+        self.act(&peer, DesiredState::Abort { rollout }).await
     }
 
     async fn retry(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, machine, item) = self.item(request)?;
-        self.act(&peer, Wish::Retry { machine, item }).await
+        self.act(&peer, DesiredState::Retry { machine, item }).await
     }
 
     async fn skip(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, machine, item) = self.item(request)?;
-        self.act(&peer, Wish::Skip { machine, item }).await
+        self.act(&peer, DesiredState::Skip { machine, item }).await
     }
 
     async fn accept(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, machine, item) = self.item(request)?;
-        self.act(&peer, Wish::Accept { machine, item }).await
+        self.act(&peer, DesiredState::Accept { machine, item }).await
     }
 
     async fn rerun(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, machine, item) = self.item(request)?;
         let item = item.ok_or_else(|| Status::invalid_argument("item: missing"))?;
-        self.act(&peer, Wish::Rerun { machine, item }).await
+        self.act(&peer, DesiredState::Rerun { machine, item }).await
     }
 
     async fn annotate(&self, request: Request<wire::AnnotateRequest>) -> Result<Response<ActionResponse>, Status> {
@@ -236,11 +240,11 @@ impl Service for Fleet {
         }
         let (set, remove) = (request.set, request.remove);
         let wish = match request.kind.as_str() {
-            "machine" => Wish::AnnotateMachine { machine: self.machine(&peer, request.name)?, set, remove },
+            "machine" => DesiredState::AnnotateMachine { machine: self.machine(&peer, request.name)?, set, remove },
             "cluster" => {
                 let cluster = cluster_name(request.name)?;
                 may_touch(&peer, &cluster)?;
-                Wish::AnnotateCluster { cluster, set, remove }
+                DesiredState::AnnotateCluster { cluster, set, remove }
             }
             _ => return Err(Status::invalid_argument("kind: expected cluster or machine")),
         };
@@ -265,7 +269,7 @@ impl Service for Fleet {
             )));
         }
         let new = NewToken::make(&self.ca.pin())?;
-        let wish = Wish::CreateToken {
+        let wish = DesiredState::CreateToken {
             id: new.id.clone(),
             secret_sha256: ItemHash(new.secret_sha256),
             cluster,
@@ -292,7 +296,7 @@ impl Service for Fleet {
         let id = word("id", request.id)?;
         let facts = self.engine.facts();
         is_not_foreign(&peer, facts.tokens.get(&id).map(|row| &row.cluster), ("token", id.as_str()))?;
-        self.act(&peer, Wish::RevokeToken { id, machines: request.machines }).await
+        self.act(&peer, DesiredState::RevokeToken { id, machines: request.machines }).await
     }
 
     async fn revoke_credentials(
@@ -303,13 +307,13 @@ impl Service for Fleet {
         if peer.clusters.is_some() {
             return Err(Status::permission_denied("credentials: only for those who may see every cluster"));
         }
-        self.act(&peer, Wish::RevokeCredentials { subject: word("subject", request.subject)? }).await
+        self.act(&peer, DesiredState::RevokeCredentials { subject: word("subject", request.subject)? }).await
     }
 
     async fn revoke_machine(&self, request: Request<wire::MachineRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
-        self.act(&peer, Wish::RevokeMachine { machine, machine_is_off: request.machine_is_off }).await
+        self.act(&peer, DesiredState::RevokeMachine { machine, machine_is_off: request.machine_is_off }).await
     }
 
     async fn replace_machine(
@@ -318,7 +322,7 @@ impl Service for Fleet {
     ) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
-        self.act(&peer, Wish::ReplaceMachine { machine, machine_is_off: request.machine_is_off }).await
+        self.act(&peer, DesiredState::ReplaceMachine { machine, machine_is_off: request.machine_is_off }).await
     }
 
     async fn create_secret(
@@ -340,7 +344,7 @@ impl Service for Fleet {
         let (peer, wire::ShareSecretRequest { name, add, remove, in_use }) = known(request)?;
         let SecretId { name, .. } = secrets::secret_id(&peer, String::new(), name)?;
         let (add, remove) = (secrets::cluster_names(add)?, secrets::cluster_names(remove)?);
-        self.act(&peer, Wish::ShareSecret { name, add, remove, in_use }).await
+        self.act(&peer, DesiredState::ShareSecret { name, add, remove, in_use }).await
     }
 
     async fn delete_secret(
@@ -349,7 +353,7 @@ impl Service for Fleet {
     ) -> Result<Response<ActionResponse>, Status> {
         let (peer, wire::DeleteSecretRequest { name, cluster, in_use }) = known(request)?;
         let id = secrets::secret_id(&peer, cluster, name)?;
-        self.act(&peer, Wish::DeleteSecret { id, in_use }).await
+        self.act(&peer, DesiredState::DeleteSecret { id, in_use }).await
     }
 
     async fn release_locks(
@@ -357,7 +361,7 @@ impl Service for Fleet {
         request: Request<wire::ReleaseLocksRequest>,
     ) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
-        self.act(&peer, Wish::ReleaseLocks(lock_release(&peer, request)?)).await
+        self.act(&peer, DesiredState::ReleaseLocks(lock_release(&peer, request)?)).await
     }
 
     async fn delete_cluster(
@@ -367,12 +371,12 @@ impl Service for Fleet {
         let (peer, request) = known(request)?;
         let cluster = cluster_name(request.cluster)?;
         may_touch(&peer, &cluster)?;
-        self.act(&peer, Wish::DeleteCluster { cluster }).await
+        self.act(&peer, DesiredState::DeleteCluster { cluster }).await
     }
 }
 
 impl Fleet {
-    async fn act(&self, peer: &Peer, request: Wish) -> Result<Response<ActionResponse>, Status> {
+    async fn act(&self, peer: &Peer, request: DesiredState) -> Result<Response<ActionResponse>, Status> {
         match self.ask(peer, request).await? {
             Reply::Done(lines) => Ok(Response::new(ActionResponse { lines })),
             Reply::Ok | Reply::Token { .. } | Reply::Enrolled { .. } | Reply::Inputs { .. } => {
@@ -382,7 +386,7 @@ impl Fleet {
     }
 
     /// The engine's answer. Suggestions are removed for a caller limited to clusters: they may be foreign names.
-    async fn ask(&self, peer: &Peer, request: Wish) -> Result<Reply, Status> {
+    async fn ask(&self, peer: &Peer, request: DesiredState) -> Result<Reply, Status> {
         let answer = self.engine.submit(Input::Operator { actor: peer.to_string(), request }).await;
         answer.map_err(|error| match error {
             EngineError::Refused(Refusal::NotFound { kind, name, .. }) if peer.clusters.is_some() => {

@@ -21,7 +21,7 @@ use tokio::{
 use tonic::Status;
 
 use super::{
-    seats::{Seat, Seats},
+    limiter::{Limiter, LimiterGuard},
     sessions::Sessions,
 };
 
@@ -42,7 +42,7 @@ type Piece = Result<Vec<u8>, Status>;
 #[derive(Default)]
 pub(super) struct LogRelay {
     requests: Mutex<Requests>,
-    seats: Seats,
+    limiter: Limiter,
 }
 
 #[derive(Default)]
@@ -69,9 +69,9 @@ impl LogRelay {
             let message = format!("Busy: {whose} read {most} logs already; end one with Ctrl-C and try again");
             Status::resource_exhausted(message)
         };
-        let own = self.seats.take(format!("of {peer}"), REQUESTS_OF_PEER_MAX);
+        let own = self.limiter.take(format!("of {peer}"), REQUESTS_OF_PEER_MAX);
         let own = own.ok_or_else(|| too_many("these credentials", REQUESTS_OF_PEER_MAX))?;
-        let one = self.seats.take("all".to_owned(), REQUESTS_MAX);
+        let one = self.limiter.take("all".to_owned(), REQUESTS_MAX);
         let one = one.ok_or_else(|| too_many("all callers together", REQUESTS_MAX))?;
         let mut requests = self.requests();
         requests.last_id += 1;
@@ -132,7 +132,7 @@ pub(super) struct LogStream {
     waiting_bytes: Arc<AtomicUsize>,
     answer_by: Option<Pin<Box<Sleep>>>,
     sessions: Sessions,
-    _seats: (Seat, Seat),
+    _seats: (LimiterGuard, LimiterGuard),
 }
 
 impl Stream for LogStream {
@@ -172,7 +172,7 @@ mod tests {
     use tonic::Code;
     use uuid::Uuid;
 
-    use super::{super::judge::Caller, *};
+    use super::{super::authenticator::Caller, *};
 
     const ID: MachineId = MachineId(Uuid::from_u128(1));
 

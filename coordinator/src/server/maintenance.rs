@@ -24,16 +24,16 @@ use tokio::sync::{oneshot, watch};
 use tonic::{Request, Response, Status};
 
 use super::{
+    authenticator::PeerStatus,
     caller_of,
     fleet::{cluster_name, known, machine_name},
-    judge::Standing,
     reader::WATCH_PAUSE,
     sessions::Sessions,
     status::internal,
     watches::{Watches, Watching},
 };
 use crate::{
-    core::{Input, Renewal, Word},
+    core::{Input, LockCommand, Renewal},
     documents::{self, Requested},
     engine::EngineHandle,
     facts::{Facts, LockRow},
@@ -68,13 +68,13 @@ impl Service for Maintenance {
         }
         let machines = request.machines.into_iter().map(machine_name).collect::<Result<_, _>>()?;
         let cluster = cluster_name(request.cluster)?;
-        self.take(&peer, Word::Register { cluster, machines, of_cluster: request.of_cluster }).await
+        self.take(&peer, LockCommand::Register { cluster, machines, of_cluster: request.of_cluster }).await
     }
 
     async fn release(&self, request: Request<wire::ReleaseRequest>) -> Result<Response<MaintenanceDone>, Status> {
         let (peer, request) = known(request)?;
         let (cluster, machine) = (cluster_name(request.cluster)?, some_machine(request.machine)?);
-        self.take(&peer, Word::Release { cluster, machine }).await
+        self.take(&peer, LockCommand::Release { cluster, machine }).await
     }
 
     async fn set_lock(&self, request: Request<wire::SetLockRequest>) -> Result<Response<MaintenanceDone>, Status> {
@@ -90,7 +90,7 @@ impl Service for Maintenance {
         if request.percentage > 100 {
             return Err(Status::invalid_argument("percentage: expected 0 to 100"));
         }
-        let word = Word::Set {
+        let word = LockCommand::Set {
             cluster: cluster_name(request.cluster)?,
             machine: some_machine(request.machine)?,
             state,
@@ -127,7 +127,7 @@ impl Service for Maintenance {
         &self,
         request: Request<wire::RenewCertificateRequest>,
     ) -> Result<Response<RenewedCertificate>, Status> {
-        let Standing::Known(shown) = caller_of(&request)?.standing else {
+        let PeerStatus::Known(shown) = caller_of(&request)?.standing else {
             return Err(Status::unauthenticated("this takes credentials"));
         };
         let (peer, controller) = (&shown.peer, controller(&shown.peer)?);
@@ -144,7 +144,7 @@ impl Service for Maintenance {
         // Recorded before it is handed out.
         let renewal =
             Renewal { shown_issued_at_ms: shown.issued_at_ms, shown_expires_at_ms: shown.not_after_ms, certificate };
-        self.engine.submit(said(peer, Word::Renew(renewal))?).await?;
+        self.engine.submit(said(peer, LockCommand::Renew(renewal))?).await?;
         tracing::info!(controller, "certificate renewed");
         let (ca_pem, not_after_ms) = (self.ca.pem().to_owned(), validity.not_after_ms);
         Ok(Response::new(RenewedCertificate { certificate_pem, ca_pem, not_after_ms }))
@@ -152,7 +152,7 @@ impl Service for Maintenance {
 }
 
 impl Maintenance {
-    async fn take(&self, peer: &Peer, word: Word) -> Result<Response<MaintenanceDone>, Status> {
+    async fn take(&self, peer: &Peer, word: LockCommand) -> Result<Response<MaintenanceDone>, Status> {
         self.engine.submit(said(peer, word)?).await?;
         Ok(Response::new(MaintenanceDone {}))
     }
@@ -160,8 +160,8 @@ impl Maintenance {
     /// Record that a controller watches the requests of a cluster, until the returned sender is dropped.
     async fn announce(&self, peer: &Peer, cluster: &ClusterName) -> Result<oneshot::Sender<()>, Status> {
         let stream = self.last_stream.fetch_add(1, Ordering::Relaxed) + 1;
-        let begins = said(peer, Word::Watch { cluster: cluster.clone(), stream })?;
-        let ends = said(peer, Word::Unwatch { cluster: cluster.clone(), stream })?;
+        let begins = said(peer, LockCommand::Watch { cluster: cluster.clone(), stream })?;
+        let ends = said(peer, LockCommand::Unwatch { cluster: cluster.clone(), stream })?;
         let (presence, over) = oneshot::channel();
         let (tell, told) = oneshot::channel();
         let engine = self.engine.clone();
@@ -185,7 +185,7 @@ impl Maintenance {
 }
 
 /// A controller's command as an input.
-fn said(peer: &Peer, word: Word) -> Result<Input, Status> {
+fn said(peer: &Peer, word: LockCommand) -> Result<Input, Status> {
     Ok(Input::Maintenance { controller: controller(peer)?.to_owned(), word })
 }
 
@@ -451,8 +451,10 @@ mod tests {
         let mut fleet = fleet.started();
         fleet.lock("ceph", Some("control-1"), LockState::Inactive);
         fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
-        fleet
-            .say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+        fleet.say(
+            "nova",
+            LockCommand::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false },
+        );
         let held = held(fleet.core.facts(), &cluster(), "ceph");
         let told: Vec<_> = held.iter().map(|lock| (lock.machine.as_str(), lock.state(), lock.requested)).collect();
         use wire::LockState::{Active, Inactive};

@@ -3,18 +3,18 @@
 
 mod accept;
 mod agent_link;
+mod authenticator;
 mod authz;
 mod bounds;
 mod enrollment;
+mod failed_attempts;
 mod fleet;
-mod guesses;
-mod judge;
+mod limiter;
 mod log_relay;
 mod maintenance;
 mod reader;
 mod refusals;
 mod room;
-mod seats;
 mod sessions;
 mod status;
 mod swarm_relay;
@@ -47,7 +47,7 @@ use crate::{
     pki::{Ca, PkiError, Vault},
 };
 
-pub use judge::{Caller, Identities, Judge, Recorded, Standing};
+pub use authenticator::{Authenticator, Caller, Identities, PeerStatus, Recorded};
 pub use sessions::Sessions;
 pub use swarm_relay::Asker;
 
@@ -108,14 +108,14 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     let clock = wall_clock(&engine);
-    let judge = Judge::new(&ca, Arc::clone(&clock), engine.watch(), identities(&engine));
-    let judge = Arc::new(judge.map_err(ServeError::Tls)?);
+    let authenticator = Authenticator::new(&ca, Arc::clone(&clock), engine.watch(), identities(&engine));
+    let authenticator = Arc::new(authenticator.map_err(ServeError::Tls)?);
     let tls = tls::server_config(Arc::clone(&ca), clock).map_err(ServeError::Tls)?;
-    let guesses = Arc::new(guesses::Guesses::default());
-    let noted = (Arc::clone(&guesses), engine.clone());
-    let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&judge), noted);
-    let authorize = authz::Authorize { judge: Arc::clone(&judge), guesses, engine: engine.clone() };
-
+    let failed_attempts = Arc::new(failed_attempts::FailedAttempts::default());
+    let noted = (Arc::clone(&failed_attempts), engine.clone());
+    let connections = accept::Acceptor::spawn(listener, tls, Arc::clone(&authenticator), noted);
+    let authorize =
+        authz::Authorize { authenticator: Arc::clone(&authenticator), failed_attempts, engine: engine.clone() };
     tokio::spawn(advertise(engine.watch(), sessions.clone()));
     let watches = watches::Watches::default();
     tokio::spawn(ask_swarms(engine.clone(), sessions.clone()));
@@ -123,9 +123,9 @@ pub async fn serve(
     let enrollment = enrollment::Enrollment {
         engine: engine.clone(),
         ca: Arc::clone(&ca),
-        judge,
+        authenticator,
         lifetime: settings.agent_lifetime,
-        guesses: guesses::Guesses::default(),
+        failed_attempts: failed_attempts::FailedAttempts::default(),
     };
     let link = agent_link::Link {
         engine: engine.clone(),

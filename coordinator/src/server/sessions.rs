@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
 use super::{
-    judge::Caller,
+    authenticator::Caller,
     log_relay::{LogRelay, LogStream},
     status::SESSION_REPLACED,
     swarm_relay::{Asker, SwarmRelay},

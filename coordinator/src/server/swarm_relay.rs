@@ -164,7 +164,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::{
-        super::{judge::Caller, sessions::Sessions},
+        super::{authenticator::Caller, sessions::Sessions},
         *,
     };
 

@@ -1,6 +1,6 @@
 //! The coordinator's TLS: 1.3 only, HTTP/2 only, a certificate renewed in good time, resumption of sessions disabled.
 //! Client certificates are optional, and here only possession of the key is proved. Whether a certificate is acceptable
-//! is decided after the handshake (`judge.rs`), where the answer can be in words.
+//! is decided after the handshake (`authenticator.rs`), where the answer can be in words.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 
 use super::{
-    seats::{Seat, Seats},
+    limiter::{Limiter, LimiterGuard},
     status::internal,
 };
 
@@ -21,20 +21,20 @@ const LOOKS_MAX: usize = 2;
 /// Limiter of all watches.
 #[derive(Clone)]
 pub(super) struct Watches {
-    seats: Seats,
+    limiter: Limiter,
     looks: Arc<Semaphore>,
 }
 
 impl Default for Watches {
     fn default() -> Self {
-        Self { seats: Seats::default(), looks: Arc::new(Semaphore::new(LOOKS_MAX)) }
+        Self { limiter: Limiter::default(), looks: Arc::new(Semaphore::new(LOOKS_MAX)) }
     }
 }
 
 /// One watch, while it lives.
 pub(super) struct Watching {
     watches: Watches,
-    _seats: (Seat, Seat),
+    _seats: (LimiterGuard, LimiterGuard),
 }
 
 impl Watches {
@@ -44,9 +44,9 @@ impl Watches {
             let message = format!("TooManyWatches: {whose} have {most} watches open; end one and try again");
             Status::resource_exhausted(message)
         };
-        let own = self.seats.take(format!("of {peer}"), WATCHES_OF_PEER_MAX);
+        let own = self.limiter.take(format!("of {peer}"), WATCHES_OF_PEER_MAX);
         let own = own.ok_or_else(|| too_many("these credentials", WATCHES_OF_PEER_MAX))?;
-        let one = self.seats.take("all".to_owned(), WATCHES_MAX);
+        let one = self.limiter.take("all".to_owned(), WATCHES_MAX);
         let one = one.ok_or_else(|| too_many("all callers together", WATCHES_MAX))?;
         Ok(Watching { watches: self.clone(), _seats: (own, one) })
     }

@@ -113,7 +113,7 @@ impl EmbeddedStore {
         let open_error = |error: io::Error| opening(path, error.into());
         let file = fs::OpenOptions::new().read(true).write(true).open(path).map_err(open_error)?;
         let opened = FileId::of(&file.metadata().map_err(open_error)?);
-        let (file, distrust) = LockedFile::lock(file).map_err(open_error)?.ok_or_else(|| in_use(path))?;
+        let (file, invalidate) = LockedFile::lock(file).map_err(open_error)?.ok_or_else(|| in_use(path))?;
         let Some(closed_in_order) = file.closed_in_order().map_err(open_error)? else {
             return Err(damaged(path, redb::Error::Corrupted("it does not begin as a store does".to_owned())));
         };
@@ -126,7 +126,7 @@ impl EmbeddedStore {
             }
         });
         let database = builder.create_with_backend(file).map_err(|error| opening(path, error))?;
-        drop(distrust);
+        drop(invalidate);
         let marking = Marking::FromNextCommit;
         let store = Self { database: Arc::new(database), path: path.into(), file: opened, marking };
         if store.numbers_no_commits().map_err(|error| damaged(path, error))? {

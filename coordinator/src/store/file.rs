@@ -25,10 +25,10 @@ const TWO_PHASE_COMMIT: u8 = 4;
 #[derive(Debug)]
 pub(super) struct LockedFile {
     file: fs::File,
-    distrust: Arc<AtomicBool>,
+    invalidate: Arc<AtomicBool>,
 }
 
-/// Ends the distrust of the file once it is open.
+/// Ends the invalidate of the file once it is open.
 pub(super) struct Distrust(Arc<AtomicBool>);
 
 impl Drop for Distrust {
@@ -48,8 +48,8 @@ impl LockedFile {
     pub(super) fn lock(file: fs::File) -> io::Result<Option<(Self, Distrust)>> {
         match file.try_lock() {
             Ok(()) => {
-                let distrust = Arc::new(AtomicBool::new(true));
-                Ok(Some((Self { file, distrust: Arc::clone(&distrust) }, Distrust(distrust))))
+                let invalidate = Arc::new(AtomicBool::new(true));
+                Ok(Some((Self { file, invalidate: Arc::clone(&invalidate) }, Distrust(invalidate))))
             }
             Err(fs::TryLockError::WouldBlock) => Ok(None),
             Err(fs::TryLockError::Error(error)) => Err(error),
@@ -75,7 +75,7 @@ impl StorageBackend for LockedFile {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(out, offset)?;
         let flags = if offset == 0 { out.get_mut(MAGIC.len()) } else { None };
-        if let Some(flags) = flags.filter(|_| self.distrust.load(Ordering::Relaxed)) {
+        if let Some(flags) = flags.filter(|_| self.invalidate.load(Ordering::Relaxed)) {
             *flags = *flags & !TWO_PHASE_COMMIT | RECOVERY_REQUIRED;
         }
         Ok(())

@@ -196,12 +196,12 @@ mod tests {
         let hop = site.path().join("hop");
         symlink("way/../link/state", &hop).expect("a link");
         assert_eq!(said(&hop), None, "by way of another");
-        let (open, planted) = (site.path().join("open"), site.path().join("open/planted"));
+        let (open, trap) = (site.path().join("open"), site.path().join("open/planted"));
         fs::create_dir(&open).expect("made");
-        symlink(&dir, &planted).expect("a link");
+        symlink(&dir, &trap).expect("a link");
         mode(&open, 0o1777);
-        let remedy = format!("--state-dir, or, if it was not you who made the link, `rm {}`", planted.display());
-        refused(&planted, remedy);
+        let remedy = format!("--state-dir, or, if it was not you who made the link, `rm {}`", trap.display());
+        refused(&trap, remedy);
         symlink("round", site.path().join("round")).expect("a link");
         refused(&site.path().join("round"), "cannot look at".to_owned());
         for bits in [0o777, 0o1777, 0o702] {

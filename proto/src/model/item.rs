@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{AuthCode, ClusterName, Epoch, Generation, ItemName, ListProof, Standing, status::ItemStatus};
+use super::{AuthCode, ClusterName, Epoch, Generation, ItemName, ItemProgress, ListProof, status::ItemStatus};
 
 /// Default number of attempts after the first.
 pub const RETRIES_DEFAULT: u32 = 3;
@@ -319,8 +319,8 @@ impl AssignedItem {
     /// State of this item, given the recorded status of its slot. The only place that distinguishes "done", "give up"
     /// and "a person must decide"; agent and coordinator both use it.
     #[must_use]
-    pub fn standing(&self, status: Option<&ItemStatus>) -> Standing {
-        Standing::of(self.hash, self.retries, self.cleared_attempts, self.on_interrupt, self.redo_up_to, status)
+    pub fn standing(&self, status: Option<&ItemStatus>) -> ItemProgress {
+        ItemProgress::of(self.hash, self.retries, self.cleared_attempts, self.on_interrupt, self.redo_up_to, status)
     }
 }
 

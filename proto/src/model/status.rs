@@ -47,7 +47,7 @@ pub struct ItemStatus {
 
 /// State of an item on a machine: always derived from its hash and the recorded status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ItemProgress {
     /// To be started as this attempt. Above 1: after a failure, so after its backoff.
     Due {
         /// The next attempt.
@@ -66,7 +66,7 @@ pub enum Standing {
     Held,
 }
 
-impl Standing {
+impl ItemProgress {
     /// See [`super::AssignedItem::standing`].
     #[must_use]
     pub fn of(
@@ -125,32 +125,32 @@ mod tests {
         let hopeless = Failed { exit_code: -1, retryable: false };
         let check = |state: &ItemState, attempt, retries, cleared, on_interrupt, expected| {
             let status = status(state.clone(), attempt);
-            let standing = Standing::of(HASH, retries, cleared, on_interrupt, Generation(0), Some(&status));
+            let standing = ItemProgress::of(HASH, retries, cleared, on_interrupt, Generation(0), Some(&status));
             assert_eq!(standing, expected, "{status:?}");
         };
-        check(&Running, 2, 3, 0, Hold, Standing::Running { attempt: 2 });
-        check(&Succeeded, 1, 3, 0, Hold, Standing::Done);
-        check(&Succeeded, 1, 3, 1, Hold, Standing::Done);
-        check(&failed, 1, 3, 0, Hold, Standing::Due { attempt: 2 });
-        check(&failed, 3, 3, 0, Hold, Standing::Due { attempt: 4 });
-        check(&failed, 4, 3, 0, Hold, Standing::Failed);
-        check(&failed, 4, 3, 4, Hold, Standing::Due { attempt: 5 });
-        check(&failed, 8, 3, 4, Hold, Standing::Failed);
-        check(&failed, 1, 0, 0, Hold, Standing::Failed);
-        check(&hopeless, 1, 3, 0, Hold, Standing::Failed);
-        check(&hopeless, 1, 3, 1, Hold, Standing::Due { attempt: 2 });
-        check(&Indeterminate, 1, 3, 0, Hold, Standing::Held);
-        check(&Indeterminate, 1, 3, 1, Hold, Standing::Due { attempt: 2 });
-        check(&Indeterminate, 1, 3, 0, Rerun, Standing::Due { attempt: 2 });
-        check(&Indeterminate, 4, 3, 0, Rerun, Standing::Held);
+        check(&Running, 2, 3, 0, Hold, ItemProgress::Running { attempt: 2 });
+        check(&Succeeded, 1, 3, 0, Hold, ItemProgress::Done);
+        check(&Succeeded, 1, 3, 1, Hold, ItemProgress::Done);
+        check(&failed, 1, 3, 0, Hold, ItemProgress::Due { attempt: 2 });
+        check(&failed, 3, 3, 0, Hold, ItemProgress::Due { attempt: 4 });
+        check(&failed, 4, 3, 0, Hold, ItemProgress::Failed);
+        check(&failed, 4, 3, 4, Hold, ItemProgress::Due { attempt: 5 });
+        check(&failed, 8, 3, 4, Hold, ItemProgress::Failed);
+        check(&failed, 1, 0, 0, Hold, ItemProgress::Failed);
+        check(&hopeless, 1, 3, 0, Hold, ItemProgress::Failed);
+        check(&hopeless, 1, 3, 1, Hold, ItemProgress::Due { attempt: 2 });
+        check(&Indeterminate, 1, 3, 0, Hold, ItemProgress::Held);
+        check(&Indeterminate, 1, 3, 1, Hold, ItemProgress::Due { attempt: 2 });
+        check(&Indeterminate, 1, 3, 0, Rerun, ItemProgress::Due { attempt: 2 });
+        check(&Indeterminate, 4, 3, 0, Rerun, ItemProgress::Held);
     }
 
     #[test]
     fn another_hash_starts_anew() {
         let old = status(ItemState::Succeeded, 3);
-        let standing = |hash, status| Standing::of(hash, 3, 0, OnInterrupt::Hold, Generation(0), status);
-        assert_eq!(standing(ItemHash([8; 32]), Some(&old)), Standing::Due { attempt: 1 });
-        assert_eq!(standing(HASH, None), Standing::Due { attempt: 1 });
+        let standing = |hash, status| ItemProgress::of(hash, 3, 0, OnInterrupt::Hold, Generation(0), status);
+        assert_eq!(standing(ItemHash([8; 32]), Some(&old)), ItemProgress::Due { attempt: 1 });
+        assert_eq!(standing(HASH, None), ItemProgress::Due { attempt: 1 });
     }
 
     #[test]
@@ -158,15 +158,15 @@ mod tests {
         use ItemState::{Failed, Indeterminate, Running, Succeeded};
         let standing = |state, generation, redo_up_to| {
             let status = ItemStatus { generation: Generation(generation), ..status(state, 2) };
-            Standing::of(HASH, 0, 0, OnInterrupt::Hold, Generation(redo_up_to), Some(&status))
+            ItemProgress::of(HASH, 0, 0, OnInterrupt::Hold, Generation(redo_up_to), Some(&status))
         };
         for generation in [3, 4] {
-            assert_eq!(standing(Succeeded, generation, 4), Standing::Due { attempt: 1 });
+            assert_eq!(standing(Succeeded, generation, 4), ItemProgress::Due { attempt: 1 });
         }
-        assert_eq!(standing(Succeeded, 5, 4), Standing::Done);
+        assert_eq!(standing(Succeeded, 5, 4), ItemProgress::Done);
         // A running attempt ends first, and a held item waits for a person.
-        assert_eq!(standing(Running, 3, 4), Standing::Running { attempt: 2 });
-        assert_eq!(standing(Indeterminate, 3, 4), Standing::Held);
-        assert_eq!(standing(Failed { exit_code: 1, retryable: true }, 3, 4), Standing::Failed);
+        assert_eq!(standing(Running, 3, 4), ItemProgress::Running { attempt: 2 });
+        assert_eq!(standing(Indeterminate, 3, 4), ItemProgress::Held);
+        assert_eq!(standing(Failed { exit_code: 1, retryable: true }, 3, 4), ItemProgress::Failed);
     }
 }

@@ -1,7 +1,7 @@
 //! Invariants of update groups: no worker of a later group starts before all workers of earlier groups are finished or
 //! excluded. No more workers of a group run at once than it allows.
 
-use muster_coordinator::{facts::MachineRow, plan::survey::Survey};
+use muster_coordinator::{facts::MachineRow, plan::snapshot::ClusterSnapshot};
 use muster_proto::model::{ClusterSpec, DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType};
 
 use super::{Checked, Watcher};
@@ -17,9 +17,9 @@ fn index(spec: &ClusterSpec, row: &MachineRow) -> u32 {
 
 impl Watcher {
     /// `granted`: machines granted a slot in this step.
-    pub(super) fn groups_in_order(&self, survey: &Survey<'_>, granted: &[&MachineRow]) -> Checked {
-        let spec = survey.spec;
-        let workers = || survey.machines.iter().filter(|p| p.row.spec.machine_type == MachineType::Worker);
+    pub(super) fn groups_in_order(&self, snapshot: &ClusterSnapshot<'_>, granted: &[&MachineRow]) -> Checked {
+        let spec = snapshot.spec;
+        let workers = || snapshot.machines.iter().filter(|p| p.row.spec.machine_type == MachineType::Worker);
         for row in granted.iter().filter(|row| row.spec.machine_type == MachineType::Worker && row.update.is_some()) {
             // Machines enter maintenance in any order.
             let ordered = row.update.as_ref().is_some_and(|part| part.maintenance.is_none());

@@ -9,7 +9,7 @@ use std::{
 };
 
 use muster_agent::attempt::record::AttemptKey;
-use muster_coordinator::facts::{Added, Facts, MachineRow, RolloutRow, UpdateRow, Wish};
+use muster_coordinator::facts::{Added, DesiredState, Facts, MachineRow, RolloutRow, UpdateRow};
 use muster_proto::model::{ItemName, ItemState, MachineName, Now, Phase};
 
 use super::{Checked, Watcher};
@@ -52,7 +52,7 @@ impl Watcher {
             if has_begun(facts, rollout, update) && self.seen.hooks.begun.insert(run(rollout)) {
                 self.before_is_done(facts, rollout, update)?;
             }
-            let over = rollout.finished_at_ms.is_some() && update.wish != Wish::Abort;
+            let over = rollout.finished_at_ms.is_some() && update.wish != DesiredState::Abort;
             if over && self.seen.hooks.ended.insert(run(rollout)) {
                 self.all_was_started(facts, rollout, update)?;
             }

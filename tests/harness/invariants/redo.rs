@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use muster_agent::attempt::record::AttemptKey;
 use muster_coordinator::{
     facts::{Facts, MachineRow},
-    plan::survey::Position,
+    plan::snapshot::MachineView,
 };
-use muster_proto::model::{AssignedItem, ItemName, MachineId, Now, OWN_ITEMS, Standing};
+use muster_proto::model::{AssignedItem, ItemName, ItemProgress, MachineId, Now, OWN_ITEMS};
 
 use super::{Checked, Watcher};
 use crate::sim::{
@@ -19,14 +19,14 @@ impl Watcher {
     /// A machine at rest never counts an item as done that was out of its list since it succeeded there.
     pub(super) fn dropped_runs_again(&mut self, facts: &Facts, now: Now) -> Checked {
         for row in facts.machines.values().filter(|row| row.update.is_none() && row.slot.is_none()) {
-            let position = Position::of(facts, row, &LIMITS, now);
-            let (Some(id), Ok(items)) = (row.id, position.items) else { continue };
+            let view = MachineView::of(facts, row, &LIMITS, now);
+            let (Some(id), Ok(items)) = (row.id, view.items) else { continue };
             if items.is_empty() {
                 continue;
             }
             if row.ready_at.is_some() && !row.in_doubt && !facts.meta.recovering {
                 let again = |item: &&AssignedItem| self.dropped.contains(&(id, item.name.clone(), item.hash));
-                let taken = |item: &&AssignedItem| position.standing(item) == Standing::Done && !is_left_out(row, item);
+                let taken = |item: &&AssignedItem| view.standing(item) == ItemProgress::Done && !is_left_out(row, item);
                 if let Some(item) = items.iter().find(|item| again(item) && taken(item)) {
                     let detail = format!("{}: {} counts as done, and was out of its list since", row.name, item.name);
                     return Err(self.violation("again", detail));

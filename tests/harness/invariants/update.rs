@@ -9,7 +9,7 @@ use std::{
 };
 
 use muster_agent::attempt::record::AttemptKey;
-use muster_coordinator::facts::{Facts, LockKey, MachineRow, Stage, UpdateKind, Wish};
+use muster_coordinator::facts::{DesiredState, Facts, LockKey, MachineRow, Stage, UpdateKind};
 use muster_proto::model::{AssignedItem, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope, SwarmId};
 
 use super::{Checked, Watcher, record::own, swarm::Listed};
@@ -162,7 +162,8 @@ impl Watcher {
         };
         for row in facts.machines.values().filter(|row| current && !let_go(row)) {
             let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
-            let update = rollout.and_then(|rollout| rollout.update.as_ref()).filter(|update| update.wish == Wish::Go);
+            let update =
+                rollout.and_then(|rollout| rollout.update.as_ref()).filter(|update| update.wish == DesiredState::Go);
             let (Some(update), Some(mine)) = (update, &row.update) else { continue };
             let Some(deadlines) = facts.spec_of(row).map(|spec| spec.update_deadlines) else { continue };
             let stages = [

@@ -1,6 +1,6 @@
 //! What may happen next in the model: the moves of a world without faults.
 
-use muster_coordinator::core::{Core, Input, Word};
+use muster_coordinator::core::{Core, Input, LockCommand};
 
 use super::{Fault, State, cluster::CONTROLLER};
 use crate::{
@@ -28,7 +28,7 @@ pub enum Action {
     /// An earlier message arrives a second time.
     Again,
     /// The application controller sends the command of this number.
-    Say(usize),
+    RolloutCommand(usize),
     /// An operator recovers a store that has proved older than the fleet.
     Recover,
     /// A fault occurs at a machine, or at the coordinator.
@@ -62,7 +62,7 @@ impl State {
         if self.again.is_some() {
             actions.push(Action::Again);
         }
-        actions.extend((0..self.world.wishes(CONTROLLER).len()).map(Action::Say));
+        actions.extend((0..self.world.wishes(CONTROLLER).len()).map(Action::RolloutCommand));
         for (index, machine) in self.world.machines.iter().enumerate() {
             self.moves_of(index, machine, core, actions);
         }
@@ -140,7 +140,7 @@ impl State {
                     self.deliver(parcels)?;
                 }
             }
-            Action::Say(nth) => {
+            Action::RolloutCommand(nth) => {
                 if let Some(word) = self.world.wishes(CONTROLLER).into_iter().nth(nth) {
                     self.say(word)?;
                 }
@@ -179,7 +179,7 @@ impl State {
     }
 
     /// A controller sends a command.
-    pub(super) fn say(&mut self, word: Word) -> Result<(), Violation> {
+    pub(super) fn say(&mut self, word: LockCommand) -> Result<(), Violation> {
         let controller = CONTROLLER.to_owned();
         self.world.tell(Input::Maintenance { controller, word });
         self.world.happen(Event::Decide)

@@ -7,7 +7,7 @@ use std::{
 
 use muster_coordinator::{
     core::{Request, update::Options},
-    plan::survey::{State as MachineState, Survey},
+    plan::snapshot::{ClusterSnapshot, State as MachineState},
 };
 use muster_proto::model::{MachineId, Scope};
 
@@ -108,7 +108,7 @@ impl State {
         let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Drain) };
         let update = Request::Update { cluster, options };
         for request in [apply, update] {
-            let answer = scenario.planted(|| self.world.operator(request))?;
+            let answer = scenario.seeded_bug(|| self.world.operator(request))?;
             answer.map_err(|error| self.world.watcher.violation("sim", error))?;
         }
         self.collect();
@@ -137,10 +137,10 @@ impl State {
             return false;
         }
         if facts.machines.values().any(|row| row.ready_at.is_none() || row.slot.is_some()) {
-            return false; // the survey takes its time
+            return false; // the snapshot takes its time
         }
-        let survey = Survey::of(facts, &manifest::cluster_name(), &LIMITS, self.world.now());
-        survey.is_some_and(|survey| survey.machines.iter().all(|machine| machine.state() == MachineState::Ready))
+        let snapshot = ClusterSnapshot::of(facts, &manifest::cluster_name(), &LIMITS, self.world.now());
+        snapshot.is_some_and(|snapshot| snapshot.machines.iter().all(|machine| machine.state() == MachineState::Ready))
     }
 
     /// Takes the last event's results out of the world's queue: here nothing happens by itself.

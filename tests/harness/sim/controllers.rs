@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use muster_coordinator::{
-    core::{Input, Word},
+    core::{Input, LockCommand},
     documents,
     facts::{Facts, LockKey},
 };
@@ -110,7 +110,7 @@ impl World {
         };
         let late = controller.manner == Manner::Late;
         let machines = facts.machines.keys().filter(|_| !late).cloned().collect();
-        let word = Word::Register { cluster: manifest::cluster_name(), machines, of_cluster: true };
+        let word = LockCommand::Register { cluster: manifest::cluster_name(), machines, of_cluster: true };
         let taken = self.ask(Input::Maintenance { controller: controller.name, word })?;
         taken.map(drop).map_err(|error| self.watcher.violation("sim", error))
     }
@@ -184,7 +184,7 @@ impl World {
         };
         controller.streams.insert(stream, at);
         let controller = controller.name.clone();
-        let word = Word::Watch { cluster: manifest::cluster_name(), stream };
+        let word = LockCommand::Watch { cluster: manifest::cluster_name(), stream };
         self.ask(Input::Maintenance { controller, word }).map(drop)
     }
 
@@ -194,7 +194,7 @@ impl World {
             let Some(controller) = self.controllers.get_mut(index) else { return Ok(()) };
             controller.streams.remove(&stream);
             let controller = controller.name.clone();
-            let word = Word::Unwatch { cluster: manifest::cluster_name(), stream };
+            let word = LockCommand::Unwatch { cluster: manifest::cluster_name(), stream };
             drop(self.ask(Input::Maintenance { controller, word })?);
         }
         Ok(())
@@ -219,10 +219,10 @@ impl World {
     }
 
     /// The command that a controller of this kind sends in place of the right one. None: it sends nothing.
-    fn bend(&mut self, manner: Manner, word: Word) -> Option<Word> {
-        let grants = matches!(word, Word::Set { state: LockState::Inactive, .. });
-        let brings_back = matches!(word, Word::Set { state: LockState::Active, machine: Some(_), .. });
-        let node = if let Word::Set { machine, .. } = &word { machine.clone() } else { None };
+    fn bend(&mut self, manner: Manner, word: LockCommand) -> Option<LockCommand> {
+        let grants = matches!(word, LockCommand::Set { state: LockState::Inactive, .. });
+        let brings_back = matches!(word, LockCommand::Set { state: LockState::Active, machine: Some(_), .. });
+        let node = if let LockCommand::Set { machine, .. } = &word { machine.clone() } else { None };
         let other = |state| Some(self::word(node.as_ref(), state, ""));
         match manner {
             Manner::Fails if self.chaos && brings_back && self.rng.permille(400) => {
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// The commands that this controller, if well-behaved, would send now.
-    pub(crate) fn wishes(&self, name: &str) -> Vec<Word> {
+    pub(crate) fn wishes(&self, name: &str) -> Vec<LockCommand> {
         let controller = self.controllers.iter().find(|controller| controller.name == name);
         let wishes = self.facts().zip(controller).map(|(facts, controller)| wishes(facts, controller));
         wishes.unwrap_or_default()
@@ -284,8 +284,8 @@ impl World {
 }
 
 /// A controller's command for a machine, or (None) the cluster, and the release it worked for; empty: no release given.
-pub(crate) fn word(node: Option<&MachineName>, state: LockState, release: &str) -> Word {
-    Word::Set {
+pub(crate) fn word(node: Option<&MachineName>, state: LockState, release: &str) -> LockCommand {
+    LockCommand::Set {
         cluster: manifest::cluster_name(),
         machine: node.cloned(),
         state,
@@ -304,7 +304,7 @@ fn coming(facts: &Facts) -> BTreeMap<String, String> {
 }
 
 /// Such a controller first revokes its consents for another release than the one that is coming.
-fn old_release(facts: &Facts, controller: &Controller) -> Option<Word> {
+fn old_release(facts: &Facts, controller: &Controller) -> Option<LockCommand> {
     if controller.manner != Manner::ResetsOld {
         return None;
     }
@@ -331,7 +331,7 @@ fn withholds(facts: &Facts, controller: &Controller) -> bool {
 }
 
 /// Commands of a well-behaved controller now, most urgent first.
-fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
+fn wishes(facts: &Facts, controller: &Controller) -> Vec<LockCommand> {
     let cluster = manifest::cluster_name();
     let update = facts.open_rollout(&cluster).and_then(|rollout| rollout.update.as_ref());
     let requested = |node: Option<&MachineName>| match node {
@@ -352,10 +352,10 @@ fn wishes(facts: &Facts, controller: &Controller) -> Vec<Word> {
     };
     let nodes: Vec<Option<&MachineName>> = std::iter::once(None).chain(facts.machines.keys().map(Some)).collect();
     let back = nodes.iter().filter(|n| !requested(**n) && state(**n).is_some_and(|state| state != LockState::Active));
-    let mut wishes: Vec<Word> = back.map(|node| word(*node, LockState::Active)).collect();
+    let mut wishes: Vec<LockCommand> = back.map(|node| word(*node, LockState::Active)).collect();
     let missing =
         nodes.iter().filter_map(|node| *node).filter(|node| requested(Some(node)) && state(Some(node)).is_none());
-    wishes.extend(missing.map(|node| Word::Register {
+    wishes.extend(missing.map(|node| LockCommand::Register {
         cluster: cluster.clone(),
         machines: vec![node.clone()],
         of_cluster: false,

@@ -9,7 +9,7 @@ use muster_coordinator::{
     facts::MachineRow,
     plan::{
         blocked,
-        survey::{Position, State, Survey},
+        snapshot::{ClusterSnapshot, MachineView, State},
     },
 };
 use muster_proto::{
@@ -152,30 +152,32 @@ impl World {
         let now = self.now();
         let limits = LIMITS;
         let Some(core) = &self.coordinator else { return Ok(()) };
-        let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
+        let Some(snapshot) = ClusterSnapshot::of(core.facts(), &manifest::cluster_name(), &limits, now) else {
+            return Ok(());
+        };
         // After a recovery an operator decides about missing machines.
         let recovering = core.facts().meta.recovering;
         let passes = |reason: Reason| PASSES.contains(&reason) && !(reason == Reason::Gathering && recovering);
         let mut reasons = Vec::new();
-        for position in &survey.machines {
-            let reason = blocked::of_machine(&survey, position).map(|blocked| blocked.reason);
-            match (position.state(), reason) {
+        for view in &snapshot.machines {
+            let reason = blocked::of_machine(&snapshot, view).map(|blocked| blocked.reason);
+            match (view.state(), reason) {
                 (State::Ready, None) => {
-                    knows_the_controls(&survey, position).map_err(|detail| self.watcher.violation("set", detail))?;
+                    knows_the_controls(&snapshot, view).map_err(|detail| self.watcher.violation("set", detail))?;
                     reasons.push("Ready".to_owned());
                 }
                 (_, Some(Reason::Deciding)) => {
-                    let detail = format!("{} is about to go on, and does not: {:?}", position.row.name, position.row);
+                    let detail = format!("{} is about to go on, and does not: {:?}", view.row.name, view.row);
                     return Err(self.watcher.violation("10", detail));
                 }
                 (_, Some(reason)) if passes(reason) => {
-                    let detail = format!("{} says {reason} though everything is at rest", position.row.name);
+                    let detail = format!("{} says {reason} though everything is at rest", view.row.name);
                     return Err(self.watcher.violation("10", detail));
                 }
                 (_, Some(reason)) => reasons.push(reason.to_string()),
                 (state, None) => {
-                    let (name, state) = (&position.row.name, state.as_str());
-                    let detail = format!("{name} is {state} and nothing moves it, for no reason: {:?}", position.row);
+                    let (name, state) = (&view.row.name, state.as_str());
+                    let detail = format!("{name} is {state} and nothing moves it, for no reason: {:?}", view.row);
                     return Err(self.watcher.violation("10", detail));
                 }
             }
@@ -227,16 +229,16 @@ impl World {
 
 /// A machine with items for a changed control set, and without a reason, has seen the whole set. It may have replaced
 /// another machine at the same address after the set was complete.
-fn knows_the_controls(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), String> {
-    let (row, sets) = (position.row, &position.row.control_sets);
-    let items = position.items.unwrap_or_default();
+fn knows_the_controls(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), String> {
+    let (row, sets) = (view.row, &view.row.control_sets);
+    let items = view.items.unwrap_or_default();
     let Some(seen) = sets.get(&Phase::Reconfigure).or_else(|| sets.get(&Phase::Deploy)) else { return Ok(()) };
-    let cluster = survey.cluster;
+    let cluster = snapshot.cluster;
     let told = items.iter().any(|item| item.phase == Phase::Reconfigure) && !cluster.control_set.is_empty();
-    if !told || survey.rollout.is_some() {
+    if !told || snapshot.rollout.is_some() {
         return Ok(());
     }
-    let controls = cluster.control_set.iter().map(|name| survey.facts.machines.get(name));
+    let controls = cluster.control_set.iter().map(|name| snapshot.facts.machines.get(name));
     let there = |row: &MachineRow| row.ready_at.is_some() && !row.revoked && row.removal.is_none();
     let controls: Vec<&MachineRow> = controls.flatten().map(|row| &**row).filter(|row| there(row)).collect();
     if controls.len() < cluster.control_set.len() {

@@ -6,10 +6,10 @@ use muster_coordinator::core::{Request, update::Options};
 use muster_coordinator::facts::{MachineRow, RemovalRow};
 use muster_coordinator::plan::{
     blocked,
-    survey::{Position, State, Survey},
+    snapshot::{ClusterSnapshot, MachineView, State},
     update::drain::NOBODY_TO_ASK,
 };
-use muster_proto::model::{Blocked, ItemName, MachineName, MachineType, Reason, RemovalPolicy, Scope, Standing};
+use muster_proto::model::{Blocked, ItemName, ItemProgress, MachineName, MachineType, Reason, RemovalPolicy, Scope};
 
 use super::{
     LIMITS, World,
@@ -43,11 +43,13 @@ impl World {
         self.nodes_are_given_back()?;
         let Some(core) = &self.coordinator else { return Ok(()) };
         let limits = LIMITS;
-        let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(()) };
-        for position in &survey.machines {
-            if position.state() != State::Ready || position.row.update.is_some() {
-                let reason = blocked::of_machine(&survey, position);
-                let detail = format!("{} is {} for good: {reason:?}", position.row.name, position.state().as_str());
+        let Some(snapshot) = ClusterSnapshot::of(core.facts(), &manifest::cluster_name(), &limits, now) else {
+            return Ok(());
+        };
+        for view in &snapshot.machines {
+            if view.state() != State::Ready || view.row.update.is_some() {
+                let reason = blocked::of_machine(&snapshot, view);
+                let detail = format!("{} is {} for good: {reason:?}", view.row.name, view.state().as_str());
                 return Err(self.watcher.violation("10", detail));
             }
         }
@@ -68,23 +70,25 @@ impl World {
         let now = self.now();
         let limits = LIMITS;
         let Some(core) = &self.coordinator else { return Ok(false) };
-        let Some(survey) = Survey::of(core.facts(), &manifest::cluster_name(), &limits, now) else { return Ok(false) };
-        if survey.of_type(MachineType::Control).next().is_none() {
+        let Some(snapshot) = ClusterSnapshot::of(core.facts(), &manifest::cluster_name(), &limits, now) else {
+            return Ok(false);
+        };
+        if snapshot.of_type(MachineType::Control).next().is_none() {
             // All were removed before there was a cluster: one must return to make it.
             let control = self.machines.iter().position(|machine| machine.machine_type == MachineType::Control);
             return control.map_or(Ok(false), |index| self.come_again(index).map(|()| true));
         }
         let is_new = |row: &MachineRow| row.spec.machine_type == MachineType::Control && row.ready_at.is_none();
-        let a_control_waits = survey.machines.iter().any(|position| is_new(position.row));
+        let a_control_waits = snapshot.machines.iter().any(|view| is_new(view.row));
         let mut advice = Advice::default();
-        for position in &survey.machines {
-            let Some(blocked) = blocked::of_machine(&survey, position) else { continue };
+        for view in &snapshot.machines {
+            let Some(blocked) = blocked::of_machine(&snapshot, view) else { continue };
             if self.trace {
-                eprintln!("{} the operator reads: {}: {blocked:?}", self.at, position.row.name);
+                eprintln!("{} the operator reads: {}: {blocked:?}", self.at, view.row.name);
             }
-            Reading { world: self, survey: &survey, position, blocked: &blocked, a_control_waits }.note(&mut advice);
+            Reading { world: self, snapshot: &snapshot, view, blocked: &blocked, a_control_waits }.note(&mut advice);
         }
-        let idle = survey.rollout.is_none();
+        let idle = snapshot.rollout.is_none();
         self.follow(advice, idle)
     }
 
@@ -168,8 +172,8 @@ struct Advice {
 /// One machine's reason, as its operator reads it.
 struct Reading<'a> {
     world: &'a World,
-    survey: &'a Survey<'a>,
-    position: &'a Position<'a>,
+    snapshot: &'a ClusterSnapshot<'a>,
+    view: &'a MachineView<'a>,
     blocked: &'a Blocked,
     /// A control machine waits for its deployment.
     a_control_waits: bool,
@@ -191,19 +195,19 @@ impl Reading<'_> {
     }
 
     fn abort(&self) -> Option<Request> {
-        self.survey.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() })
+        self.snapshot.rollout.map(|rollout| Request::Abort { rollout: rollout.name.clone() })
     }
 
     /// Removals, and what needs the quorum.
     fn of_removal(&self, advice: &mut Advice) -> bool {
-        let machine = self.position.row.name.clone();
+        let machine = self.view.row.name.clone();
         match self.blocked.reason {
             Reason::RemovalNeedsAgent
             | Reason::LeavingSwarm
             | Reason::Revoked
             | Reason::Lost
             | Reason::LedgerBehind
-                if self.position.row.removal.is_some() =>
+                if self.view.row.removal.is_some() =>
             {
                 advice.dead.push(machine);
             }
@@ -211,7 +215,7 @@ impl Reading<'_> {
                 advice.wishes.push(Request::LeaveMaintenance { machine });
             }
             Reason::Quorum if self.blocked.clears_when.contains("--accept-control-plane-downtime") => {
-                match &self.position.row.removal {
+                match &self.view.row.removal {
                     Some(RemovalRow { policy, .. }) => {
                         let policy = *policy;
                         advice.wishes.push(Request::Remove { machine, policy, accept_control_plane_downtime: true });
@@ -221,7 +225,7 @@ impl Reading<'_> {
                     }
                 }
             }
-            Reason::Quorum if self.position.row.removal.is_some() => advice.adrift.push((machine, false)),
+            Reason::Quorum if self.view.row.removal.is_some() => advice.adrift.push((machine, false)),
             _ => return false,
         }
         true
@@ -229,16 +233,15 @@ impl Reading<'_> {
 
     /// Items that failed, or whose end is unknown.
     fn of_items(&self, advice: &mut Advice) -> bool {
-        let machine = self.position.row.name.clone();
+        let machine = self.view.row.name.clone();
         match self.blocked.reason {
             Reason::Failed | Reason::Indeterminate => {
-                let items = self.position.items.unwrap_or_default().iter();
+                let items = self.view.items.unwrap_or_default().iter();
                 let stuck = items
-                    .filter(|item| matches!(self.position.standing(item), Standing::Failed | Standing::Held))
+                    .filter(|item| matches!(self.view.standing(item), ItemProgress::Failed | ItemProgress::Held))
                     .map(|item| item.name.clone());
-                let said = |what: &NotEntered| {
-                    self.position.row.statuses.values().any(|status| status.message == what.message)
-                };
+                let said =
+                    |what: &NotEntered| self.view.row.statuses.values().any(|status| status.message == what.message);
                 if said(&FOREIGN) {
                     advice.foreign.push(machine.clone());
                 }
@@ -246,7 +249,7 @@ impl Reading<'_> {
                     advice.adrift.push((machine.clone(), false));
                 }
                 let nothing_to_copy = |item: &ItemName| {
-                    let status = self.position.row.statuses.get(item);
+                    let status = self.view.row.statuses.get(item);
                     status.is_some_and(|status| status.message == NOT_MANAGER.message)
                 };
                 advice.wishes.extend(stuck.map(|item| {
@@ -262,9 +265,9 @@ impl Reading<'_> {
 
     /// Machines that need review, maintenance or an update.
     fn of_state(&self, advice: &mut Advice) -> bool {
-        let machine = self.position.row.name.clone();
+        let machine = self.view.row.name.clone();
         match self.blocked.reason {
-            Reason::RecoveredInDoubt if self.position.row.in_doubt => advice.doubted.push(machine),
+            Reason::RecoveredInDoubt if self.view.row.in_doubt => advice.doubted.push(machine),
             Reason::NotUpToDate => advice.behind = true,
             Reason::InMaintenance => advice.wishes.push(Request::LeaveMaintenance { machine }),
             _ => return false,
@@ -274,7 +277,7 @@ impl Reading<'_> {
 
     /// Drains that were refused, and swarms without managers.
     fn of_swarm(&self, advice: &mut Advice) -> bool {
-        let machine = self.position.row.name.clone();
+        let machine = self.view.row.name.clone();
         match self.blocked.reason {
             // No manager could be spared, however long it waited: an operator accepts that.
             Reason::Deferred | Reason::Refused | Reason::Paused | Reason::Quorum
@@ -313,7 +316,7 @@ impl Reading<'_> {
 
     /// Pauses, and services without enough tasks.
     fn of_pause(&self, advice: &mut Advice) -> bool {
-        let machine = self.position.row.name.clone();
+        let machine = self.view.row.name.clone();
         match self.blocked.reason {
             Reason::ServiceDegraded => advice.degraded = true,
             // Reasons from before the pause are still reported.
@@ -331,7 +334,7 @@ impl Reading<'_> {
                 }
                 advice
                     .wishes
-                    .extend(self.survey.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
+                    .extend(self.snapshot.rollout.map(|rollout| Request::Resume { rollout: rollout.name.clone() }))
             }
             _ => return false,
         }
@@ -340,7 +343,7 @@ impl Reading<'_> {
 
     /// What others have to do first.
     fn of_others(&self, advice: &mut Advice) -> bool {
-        let machine = self.position.row.name.clone();
+        let machine = self.view.row.name.clone();
         match self.blocked.reason {
             Reason::BeforeUpdate if self.blocked.message.contains("has left") => advice.wishes.extend(self.abort()),
             Reason::ControlNotDeployed if self.blocked.clears_when.contains("--abort") => {
@@ -348,13 +351,13 @@ impl Reading<'_> {
             }
             Reason::ControlNotDeployed => advice.wishes.extend(self.abort()),
             // A machine revoked since the copy was made is revoked again.
-            Reason::ControlsAtWork if self.position.row.id.is_some_and(|id| self.world.watcher.was_shut_out(id)) => {
+            Reason::ControlsAtWork if self.view.row.id.is_some_and(|id| self.world.watcher.was_shut_out(id)) => {
                 advice.wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
             }
             Reason::WaitingForSwarm => advice.outside.push(machine),
             // The store is older than the secret.
             Reason::VariableWithoutValue if self.blocked.message.contains("'secret.") => {
-                advice.without_secret.insert(self.position.row.spec.machine_type);
+                advice.without_secret.insert(self.view.row.spec.machine_type);
             }
             _ => return false,
         }
@@ -363,7 +366,7 @@ impl Reading<'_> {
 
     /// Machines that are missing from the record or from the fleet.
     fn of_record(&self, advice: &mut Advice) -> bool {
-        let machine = self.position.row.name.clone();
+        let machine = self.view.row.name.clone();
         match self.blocked.reason {
             Reason::WaitingForMachines | Reason::DeployNotStarted => {
                 advice.wishes.push(Request::Deploy { cluster: manifest::cluster_name() });
@@ -378,7 +381,7 @@ impl Reading<'_> {
             }
             // No operator repairs a ledger here: another machine replaces it, unless it is being removed.
             Reason::UnprovenLedger if self.world.machines.iter().any(|of| of.name == machine && of.swapped_ledger) => {
-                if self.position.row.removal.is_some() {
+                if self.view.row.removal.is_some() {
                     advice.dead.push(machine)
                 } else {
                     advice.replaced.push(machine)

@@ -322,7 +322,7 @@ fn greeting_beyond_the_store_is_not_recorded() {
     let before = fleet.row("control-1").clone();
     for _ in 0..2 {
         fleet.hello("control-1", hello.clone()).expect("greeted");
-        let message = fleet.look("control-2", |survey, _| crate::plan::safety::store_is_current(survey));
+        let message = fleet.look("control-2", |snapshot, _| crate::plan::safety::store_is_current(snapshot));
         let way_out = message.expect_err("it is old").clears_when;
         assert!(way_out.contains("or `musterctl revoke control-1`"), "{way_out}");
         assert_eq!(
@@ -497,7 +497,7 @@ fn two_agents_with_one_identity_show_and_one_that_comes_back_is_one() {
     let mut fleet = Fleet::of(1, 0).reported();
     let two = |fleet: &Fleet| {
         let now = fleet.now();
-        fleet.look("control-1", |_, position| position.live.expect("connected").has_two_agents(now))
+        fleet.look("control-1", |_, view| view.live.expect("connected").has_two_agents(now))
     };
     for _ in 0..5 {
         fleet.disconnect("control-1");

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     core::{Request, operators::RATE},
     documents,
-    facts::{AuditObject, AuditRow, AuditScope, Draft, Facts, RowError},
+    facts::{AuditObject, AuditRow, AuditScope, Facts, RowError, Transaction},
     store::{Change, MemoryStore, Store, Table},
 };
 
@@ -27,9 +27,9 @@ struct Record {
 impl Record {
     /// Writes an operator's action on a cluster durably.
     fn write(&mut self, of: &str, actor: &str, message: &str, at_ms: u64) {
-        let mut draft = Draft::new(&mut self.facts);
-        draft.audit(actor, "annotate", AuditObject::Cluster(&name(of)), message, at_ms);
-        self.store.commit(&draft.into_changes()).expect("in memory");
+        let mut tx = Transaction::new(&mut self.facts);
+        tx.audit(actor, "annotate", AuditObject::Cluster(&name(of)), message, at_ms);
+        self.store.commit(&tx.into_changes()).expect("in memory");
     }
 
     /// Messages of one cluster's lines.
@@ -116,11 +116,11 @@ fn repeated_line_is_counted_up() {
 #[test]
 fn every_count_is_told_to_the_log() {
     let mut facts = Facts::default();
-    let mut draft = Draft::new(&mut facts);
+    let mut tx = Transaction::new(&mut facts);
     for message in ["a", "a", "b"] {
-        draft.audit("operator/eve", "annotate", AuditObject::Store, message, 0);
+        tx.audit("operator/eve", "annotate", AuditObject::Store, message, 0);
     }
-    let told = draft.take_audited();
+    let told = tx.take_audited();
     let numbers: Vec<_> = told.iter().map(|line| (line.seq, line.number, line.times)).collect();
     assert_eq!(numbers, [(1, 1, 1), (2, 1, 2), (3, 2, 1)], "each has a number of its own in the whole record");
     assert_eq!(told[2].previous, told[1].hash, "a line follows on the last count of the one before");
@@ -286,8 +286,8 @@ fn operator_rate_refuses_floods() {
     };
     let mut facts = fleet.core.facts().clone();
     let now = fleet.now();
-    let mut draft = Draft::new(&mut facts);
-    let taken = (0..2_000).filter(|_| draft.count("operator/eve", RATE, now).is_ok()).count();
+    let mut tx = Transaction::new(&mut facts);
+    let taken = (0..2_000).filter(|_| tx.count("operator/eve", RATE, now).is_ok()).count();
     assert_eq!(taken, 1_000);
     fleet.core.set_facts(facts);
     let refused = fleet.ask_as("operator/eve", note(1)).expect_err("too many").to_string();

@@ -19,7 +19,7 @@ use crate::{
         Effect, Enroll, Input, Refusal, Reply, Request,
         enroll::{RATE, REPEATS},
     },
-    facts::{AuditObject, Draft, Facts, MachineRow},
+    facts::{AuditObject, Facts, MachineRow, Transaction},
     store::Store,
 };
 
@@ -141,12 +141,12 @@ fn enrolments_do_not_push_what_people_did_out_of_the_record() {
     assert_eq!(lines(&fleet, "token/"), 2, "that it was answered again, once");
 
     let mut facts = fleet.core.facts().clone();
-    let mut draft = Draft::new(&mut facts);
+    let mut tx = Transaction::new(&mut facts);
     for n in 0..10_500 {
-        draft.audit("token/special", "enroll", AuditObject::Cluster(&cluster()), &format!("worker-{n}"), 0);
+        tx.audit("token/special", "enroll", AuditObject::Cluster(&cluster()), &format!("worker-{n}"), 0);
     }
-    draft.audit("operator/anna", "retry", AuditObject::Machine(&machine("worker-1")), "again", 0);
-    drop(draft);
+    tx.audit("operator/anna", "retry", AuditObject::Machine(&machine("worker-1")), "again", 0);
+    drop(tx);
     let count = |of: &str| facts.audit_lines().into_iter().filter(|line| line.actor.starts_with(of)).count();
     assert_eq!((count("operator/"), count("token/")), (by_people + 1, 5_000));
     let newest = facts.audit_lines().into_iter().rfind(|line| line.actor.starts_with("token/")).expect("a line");
@@ -208,14 +208,14 @@ fn cluster_is_full_others_are_not() {
 fn enrolment_rate_lets_a_fleet_in() {
     let mut fleet = fleet_with_token(|_, _| {});
     let mut facts = fleet.core.facts().clone();
-    let mut draft = Draft::new(&mut facts);
-    let mut take = |at_ms| draft.count("cluster/edge-7", RATE, Now { wall_ms: 0, mono_ms: at_ms });
+    let mut tx = Transaction::new(&mut facts);
+    let mut take = |at_ms| tx.count("cluster/edge-7", RATE, Now { wall_ms: 0, mono_ms: at_ms });
     assert!((0..10_000).all(|n| take(5_000 + n * 1_000 / 300).is_ok()), "ten thousand, 300 a second");
     assert_eq!((0..3_000).filter(|_| take(3_600_000).is_ok()).count(), 1_000, "and no more at once");
 
     let now = fleet.now();
-    let mut draft = Draft::new(&mut facts);
-    while draft.count("cluster/edge-7", RATE, now).is_ok() {}
+    let mut tx = Transaction::new(&mut facts);
+    while tx.count("cluster/edge-7", RATE, now).is_ok() {}
     fleet.core.set_facts(facts);
     let refused = fleet.enroll_with("special", "worker-1").expect_err("too many at once");
     assert_eq!(fleet.enroll("worker-1", Worker), Err(refused.clone()), "by whatever token");
@@ -264,9 +264,9 @@ fn taken_back_name_is_what_it_was() {
     fleet.ask(token("special", Worker)).expect("a token");
     let (id, now) = (fleet.agents["worker-1"].id, fleet.now());
     let mut facts = fleet.core.facts().clone();
-    let mut draft = Draft::new(&mut facts);
-    draft.deny(id, &machine("worker-1"), now);
-    draft.drop_machine(&machine("worker-1"));
+    let mut tx = Transaction::new(&mut facts);
+    tx.deny(id, &machine("worker-1"), now);
+    tx.drop_machine(&machine("worker-1"));
     fleet.core.set_facts(facts);
     fleet.enroll_with("special", "worker-1").expect("under a name that was removed");
     assert!(fleet.row("worker-1").assigned.generation.0 > 0, "it goes on counting");

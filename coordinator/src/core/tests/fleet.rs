@@ -17,7 +17,7 @@ use crate::{
     facts::{MachineRow, Slot},
     plan::{
         LIMITS, blocked, deploy, safety,
-        survey::{self, Position, Survey},
+        snapshot::{self, ClusterSnapshot, MachineView},
         update,
     },
     proof::{PROOF_KEY_BYTES, ProofKey, Told},
@@ -188,15 +188,15 @@ impl Fleet {
 
     /// Does a worker wait only because others have just been granted a slot?
     fn spreads(&self) -> bool {
-        let surveys = survey::all(self.core.facts(), self.core.limits(), self.now());
-        surveys.values().any(|survey| {
-            let wants = |position: &Position<'_>| match survey.update() {
-                Some(_) => update::wants_slot(position),
-                None => deploy::wants_slot(survey, position).is_some(),
+        let snapshots = snapshot::all(self.core.facts(), self.core.limits(), self.now());
+        snapshots.values().any(|snapshot| {
+            let wants = |view: &MachineView<'_>| match snapshot.update() {
+                Some(_) => update::wants_slot(view),
+                None => deploy::wants_slot(snapshot, view).is_some(),
             };
-            let mut workers = survey.of_type(MachineType::Worker);
-            !safety::has_worker_slot(survey)
-                && workers.any(|it| wants(it) && it.available() && safety::may_take_slot(survey, it).is_ok())
+            let mut workers = snapshot.of_type(MachineType::Worker);
+            !safety::has_worker_slot(snapshot)
+                && workers.any(|it| wants(it) && it.available() && safety::may_take_slot(snapshot, it).is_ok())
         })
     }
 
@@ -540,14 +540,12 @@ impl Fleet {
 
     /// The state of a machine, as operators see it.
     pub(crate) fn state(&self, name: &str) -> &'static str {
-        self.look(name, |_, position| position.state().as_str())
+        self.look(name, |_, view| view.state().as_str())
     }
 
     /// Why a machine is blocked: the reason's name.
     pub(crate) fn why(&self, name: &str) -> Option<String> {
-        self.look(name, |survey, position| {
-            blocked::of_machine(survey, position).map(|blocked| blocked.reason.to_string())
-        })
+        self.look(name, |snapshot, view| blocked::of_machine(snapshot, view).map(|blocked| blocked.reason.to_string()))
     }
 
     /// Why a machine is blocked, as text.
@@ -556,10 +554,15 @@ impl Fleet {
         message.map(|blocked| blocked.message).unwrap_or_default()
     }
 
-    pub(crate) fn look<T>(&self, name: &str, at: impl Fn(&Survey<'_>, &crate::plan::survey::Position<'_>) -> T) -> T {
-        let survey = Survey::of(self.core.facts(), &cluster(), self.core.limits(), self.now()).expect("the cluster");
-        let position = survey.machines.iter().find(|position| position.row.name.as_str() == name).expect("a machine");
-        at(&survey, position)
+    pub(crate) fn look<T>(
+        &self,
+        name: &str,
+        at: impl Fn(&ClusterSnapshot<'_>, &crate::plan::snapshot::MachineView<'_>) -> T,
+    ) -> T {
+        let snapshot =
+            ClusterSnapshot::of(self.core.facts(), &cluster(), self.core.limits(), self.now()).expect("the cluster");
+        let view = snapshot.machines.iter().find(|view| view.row.name.as_str() == name).expect("a machine");
+        at(&snapshot, view)
     }
 }
 

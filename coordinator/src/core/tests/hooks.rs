@@ -10,8 +10,8 @@ use super::{done, fleet::*, reason, updates::*};
 use crate::{
     core::{Request, update::Options},
     documents,
-    facts::{ClusterStage, Sealed, SecretId, Wish},
-    plan::update::around,
+    facts::{ClusterStage, DesiredState, Sealed, SecretId},
+    plan::update::hooks,
 };
 
 const HOOKS_MS: u64 = 4 * 3600 * 1000;
@@ -160,9 +160,9 @@ fn hooks_that_never_end_pause_the_update() {
     let said = done(fleet.ask(skip("worker-2", "check")));
     assert!(said.contains("worker-2: is not connected") && said.contains("musterctl revoke worker-2"), "{said}");
     fleet.pass(HOOKS_MS - 40_001, &["worker-2"]);
-    assert_eq!(update_row(&fleet).wish, Wish::Go);
+    assert_eq!(update_row(&fleet).wish, DesiredState::Go);
     fleet.pass(1, &["worker-2"]);
-    assert!(matches!(update_row(&fleet).wish, Wish::Pause { .. }));
+    assert!(matches!(update_row(&fleet).wish, DesiredState::Pause { .. }));
     assert_eq!((fleet.why("control-1").as_deref(), has_begun(&fleet)), (Some("Paused"), false));
     fleet.connect("worker-2");
     fleet.event("worker-2", "silence", ItemState::Succeeded);
@@ -473,7 +473,7 @@ fn hooks_that_never_end_may_abort_the_update() {
     fleet.finish("worker-1");
     fleet.begin("worker-2");
     fleet.pass(HOOKS_MS, &[]);
-    assert_eq!(update_row(&fleet).wish, Wish::Abort, "what runs comes to its end");
+    assert_eq!(update_row(&fleet).wish, DesiredState::Abort, "what runs comes to its end");
     let line = fleet.core.facts().audit_lines().pop().expect("a line");
     let what = "\"Hooks and backups before the update done\" took longer than updateDeadlines allows";
     assert!(line.actor == "muster" && line.message.contains(what), "{line:?}");
@@ -481,7 +481,7 @@ fn hooks_that_never_end_may_abort_the_update() {
 
 #[test]
 fn hooks_are_not_late_for_an_operators_pause() {
-    let is_late = |fleet: &Fleet| fleet.look("worker-2", |survey, _| around::overdue(survey).is_some());
+    let is_late = |fleet: &Fleet| fleet.look("worker-2", |snapshot, _| hooks::overdue(snapshot).is_some());
     let mut fleet = hooked();
     fleet.ask(update()).expect("starts");
     let rollout = fleet.rollout();
@@ -490,7 +490,7 @@ fn hooks_are_not_late_for_an_operators_pause() {
     assert!(!is_late(&fleet));
     fleet.ask(Request::Resume { rollout }).expect("goes on");
     fleet.pass(HOOKS_MS, &[]);
-    assert!(is_late(&fleet) && matches!(update_row(&fleet).wish, Wish::Pause { .. }));
+    assert!(is_late(&fleet) && matches!(update_row(&fleet).wish, DesiredState::Pause { .. }));
 }
 
 #[test]
@@ -540,8 +540,8 @@ fn hooks_that_were_done_without_a_coordinator_abort_nothing() {
     fleet.ask(update()).expect("starts");
     fleet.restart_after(HOOKS_MS + 1);
     fleet.pass(1, &[]);
-    assert_eq!(update_row(&fleet).wish, Wish::Go);
+    assert_eq!(update_row(&fleet).wish, DesiredState::Go);
     fleet.all_report();
     fleet.pass(HOOKS_MS, &[]);
-    assert_eq!(update_row(&fleet).wish, Wish::Abort, "it is late for this coordinator too");
+    assert_eq!(update_row(&fleet).wish, DesiredState::Abort, "it is late for this coordinator too");
 }

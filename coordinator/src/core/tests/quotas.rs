@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     core::{Request, secrets::SECRETS_MAX, tokens::TOKENS_MAX},
-    facts::{Draft, MachineRow, Sealed, SecretId, TokenRow},
+    facts::{MachineRow, Sealed, SecretId, TokenRow, Transaction},
     plan::enrolment::CLUSTER_MACHINES_MAX,
 };
 
@@ -64,7 +64,7 @@ fn tokens_of_one_cluster_leave_others_room() {
     let mut fleet = two_clusters(spec(1, 2));
     let now = fleet.now();
     let mut facts = fleet.core.facts().clone();
-    let mut draft = Draft::new(&mut facts);
+    let mut tx = Transaction::new(&mut facts);
     let row = |n: usize| TokenRow {
         id: format!("t{n:04}"),
         secret_sha256: ItemHash([1; 32]),
@@ -77,8 +77,8 @@ fn tokens_of_one_cluster_leave_others_room() {
         expires_at_ms: now.wall_ms + 3_600_000,
         revoked: false,
     };
-    let there = draft.tokens.values().filter(|token| token.cluster == cluster()).count();
-    (there..TOKENS_MAX).for_each(|n| draft.put_token(row(n)));
+    let there = tx.tokens.values().filter(|token| token.cluster == cluster()).count();
+    (there..TOKENS_MAX).for_each(|n| tx.put_token(row(n)));
     fleet.core.set_facts(facts);
 
     let refused = fleet.ask(token("more", Worker)).expect_err("none is spent").to_string();
@@ -86,11 +86,11 @@ fn tokens_of_one_cluster_leave_others_room() {
     fleet.ask(for_other("more-of-theirs")).expect("another cluster has room");
 
     let mut facts = fleet.core.facts().clone();
-    let mut draft = Draft::new(&mut facts);
+    let mut tx = Transaction::new(&mut facts);
     let spent: [fn(&mut TokenRow); 3] =
         [|token| token.used = 1, |token| token.expires_at_ms = 1, |token| token.revoked = true];
     for (n, spend) in spent.into_iter().enumerate() {
-        spend(draft.token_mut(&format!("t{:04}", 500 + n)).expect("there"));
+        spend(tx.token_mut(&format!("t{:04}", 500 + n)).expect("there"));
     }
     fleet.core.set_facts(facts);
     for (n, gone) in ["t0501", "t0502", "t0500"].into_iter().enumerate() {
@@ -110,11 +110,11 @@ fn machines_of_one_cluster_leave_others_room() {
     assert_eq!(reason(fleet.ask(apply(spec(1, 0), &declared))), "TooManyMachines");
 
     let mut facts = fleet.core.facts().clone();
-    let mut draft = Draft::new(&mut facts);
+    let mut tx = Transaction::new(&mut facts);
     for name in &names[1..] {
         let mut row = MachineRow::new(machine(name), machine_spec(Worker), false, 0);
         row.revoked = true;
-        draft.put_machine(row);
+        tx.put_machine(row);
     }
     fleet.core.set_facts(facts);
     let refused = fleet.enroll("one-more", Worker).expect_err("full").to_string();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Fleet, reason};
 use crate::{
-    core::{Input, Refusal, Renewal, Reply, Request, Word},
+    core::{Input, LockCommand, Refusal, Renewal, Reply, Request},
     facts::{AuditRow, CertificateRow, CredentialRow},
 };
 
@@ -34,7 +34,7 @@ fn renew(fleet: &mut Fleet, shown_at_ms: u64, at_ms: u64) -> Result<Reply, Refus
         shown_expires_at_ms: shown_at_ms + HOUR_MS,
         certificate: certificate(at_ms),
     };
-    fleet.step(Input::Maintenance { controller: "nova".to_owned(), word: Word::Renew(renewal) })
+    fleet.step(Input::Maintenance { controller: "nova".to_owned(), word: LockCommand::Renew(renewal) })
 }
 
 fn of(fleet: &Fleet) -> &CredentialRow {

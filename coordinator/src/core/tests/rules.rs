@@ -13,7 +13,7 @@ use muster_proto::model::{
 use super::fleet::{Fleet, SECRET, cluster, item, machine, spec};
 use crate::{
     core::{Effect, Input, Request},
-    plan::{safety, survey::Survey},
+    plan::{safety, snapshot::ClusterSnapshot},
 };
 
 const FAILED: muster_proto::model::ItemState = Failed { exit_code: 3, retryable: false };
@@ -21,12 +21,13 @@ const FAILED: muster_proto::model::ItemState = Failed { exit_code: 3, retryable:
 /// The machine could take a slot now: connected, reported, prepared, without one, in the rollout. Only a rule of the
 /// fleet blocks it.
 fn withheld(fleet: &Fleet, name: &str) -> String {
-    let survey = Survey::of(fleet.core.facts(), &cluster(), fleet.core.limits(), fleet.now()).expect("a cluster");
-    let position = survey.machines.iter().find(|p| p.row.name == machine(name)).expect("a machine");
-    assert!(position.available(), "{name} is available");
-    assert!(crate::plan::deploy::wants_slot(&survey, position).is_some(), "{name} is ready for a slot");
+    let snapshot =
+        ClusterSnapshot::of(fleet.core.facts(), &cluster(), fleet.core.limits(), fleet.now()).expect("a cluster");
+    let view = snapshot.machines.iter().find(|p| p.row.name == machine(name)).expect("a machine");
+    assert!(view.available(), "{name} is available");
+    assert!(crate::plan::deploy::wants_slot(&snapshot, view).is_some(), "{name} is ready for a slot");
     assert_eq!(fleet.slot(name), None, "{name}");
-    safety::may_take_slot(&survey, position).expect_err("withheld").reason.to_string()
+    safety::may_take_slot(&snapshot, view).expect_err("withheld").reason.to_string()
 }
 
 #[test]
@@ -73,8 +74,9 @@ fn workers_do_not_start_in_one_instant() {
     let after_first: Vec<u64> = (1..=5).map(|n| granted_ms(n) - granted_ms(1)).collect();
     assert_eq!(after_first, [0, 30, 60, 90, 120]);
     let may_go = |now: Now| {
-        let survey = Survey::of(fleet.core.facts(), &cluster(), fleet.core.limits(), now).expect("a cluster");
-        safety::has_worker_slot(&survey)
+        let snapshot =
+            ClusterSnapshot::of(fleet.core.facts(), &cluster(), fleet.core.limits(), now).expect("a cluster");
+        safety::has_worker_slot(&snapshot)
     };
     let now = fleet.now();
     assert!(!may_go(Now { wall_ms: granted_ms(5) + 29, ..now }));
@@ -336,7 +338,7 @@ fn gathering_is_of_one_cluster() {
     fleet.recover_from(copy);
     fleet.connect("worker-1");
     let gathering = |fleet: &Fleet| {
-        fleet.look("worker-1", |survey, _| crate::plan::safety::gathered(survey).expect_err("waits").message)
+        fleet.look("worker-1", |snapshot, _| crate::plan::safety::gathered(snapshot).expect_err("waits").message)
     };
     assert!(gathering(&fleet).ends_with("waits for control-1"), "{}", gathering(&fleet));
     fleet.connect("control-1");

@@ -137,7 +137,7 @@ fn items_past_their_deadline_may_pause_the_update() {
 
 /// The cluster's own stage that is past its deadline.
 fn overdue(fleet: &Fleet) -> Option<ClusterStage> {
-    fleet.look("worker-1", |survey, _| overdue_stage(survey).map(|(stage, _)| stage))
+    fleet.look("worker-1", |snapshot, _| overdue_stage(snapshot).map(|(stage, _)| stage))
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn locks_that_do_not_come_back_may_pause_the_update() {
     hours(&mut fleet, 1);
     assert_eq!((fleet.stuck("control-1"), fleet.slots()), (Some(Stage::RequestRemoved), vec!["control-1"]));
     assert_eq!((fleet.why("control-2").as_deref(), fleet.requests()), (Some("Paused"), Vec::<&str>::new()));
-    let said = fleet.look("control-1", |survey, _| blocked::of_cluster(survey)).expect("it waits").message;
+    let said = fleet.look("control-1", |snapshot, _| blocked::of_cluster(snapshot)).expect("it waits").message;
     assert!(
         said.contains("it waited for this: control-1: the request is gone; workloads are not back yet - ceph"),
         "{said}"

@@ -9,7 +9,7 @@ use super::{fleet::*, reason, update_reboots::reboot, updates::*};
 use crate::{
     core::{Input, Request},
     documents,
-    facts::Wish,
+    facts::DesiredState,
     plan,
 };
 
@@ -28,7 +28,7 @@ impl Fleet {
         (0..ms.div_ceil(20_000)).for_each(|_| self.pass(20_000, &[]));
     }
 
-    pub(crate) fn wish(&self) -> Wish {
+    pub(crate) fn wish(&self) -> DesiredState {
         let rollout = self.core.facts().open_rollout(&cluster()).expect("an update under way");
         rollout.update.as_ref().expect("an update").wish
     }
@@ -92,7 +92,7 @@ fn a_lock_of_the_cluster_that_does_not_come_back() {
     }
     assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some("LockNotYetActive"), false));
     fleet.wait(CLUSTER_LOCKS_MS);
-    assert!(matches!(fleet.wish(), Wish::Pause { .. }) && fleet.wants_a_person());
+    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }) && fleet.wants_a_person());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn locks_taken_back_between_two_permits() {
     fleet.accept("control-1");
     assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some("LockFailed"), false));
     fleet.wait(NODE_LOCKS_MS);
-    assert!(matches!(fleet.wish(), Wish::Pause { .. }) && fleet.wants_a_person());
+    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }) && fleet.wants_a_person());
     assert_eq!(fleet.slots(), ["control-1"], "what was disturbed is not given back");
 }
 
@@ -137,7 +137,7 @@ fn a_lock_of_the_cluster_taken_back() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some("LocksActive"), false));
     fleet.wait(CLUSTER_LOCKS_MS);
-    assert!(matches!(fleet.wish(), Wish::Pause { .. }) && fleet.wants_a_person());
+    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }) && fleet.wants_a_person());
 }
 
 #[test]
@@ -392,7 +392,8 @@ fn an_abort_that_hangs_says_on_whom() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     fleet.accept("control-1");
     fleet.fail("control-1");
-    let waits = |fleet: &Fleet| fleet.look("control-1", |survey, _| plan::blocked::of_cluster(survey)).expect("waits");
+    let waits =
+        |fleet: &Fleet| fleet.look("control-1", |snapshot, _| plan::blocked::of_cluster(snapshot)).expect("waits");
     fleet.ask(Request::Pause { rollout: rollout.clone() }).expect("pauses");
     assert!(waits(&fleet).message.contains("the reboot is paused"), "{:?}", waits(&fleet));
     fleet.ask(Request::Abort { rollout }).expect("aborts");

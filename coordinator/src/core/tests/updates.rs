@@ -18,9 +18,9 @@ use muster_proto::model::{
 
 use super::{fleet::*, reason};
 use crate::{
-    core::{Effect, Input, Refusal, Reply, Request, Word, update::Options},
+    core::{Effect, Input, LockCommand, Refusal, Reply, Request, update::Options},
     documents,
-    facts::{MachineUpdate, Stage, Wish},
+    facts::{DesiredState, MachineUpdate, Stage},
     plan::{blocked, safety::SPREAD_MS},
 };
 
@@ -40,7 +40,7 @@ pub(crate) fn guarded(fleet: Fleet) -> Fleet {
     fleet.finish_all(Control);
     fleet.finish_all(Worker);
     let machines = fleet.agents.keys().map(|name| machine(name)).collect();
-    fleet.say("ceph", Word::Register { cluster: cluster(), machines, of_cluster: true });
+    fleet.say("ceph", LockCommand::Register { cluster: cluster(), machines, of_cluster: true });
     fleet.watch("ceph", 1);
     fleet
 }
@@ -71,13 +71,13 @@ pub(crate) fn update() -> Request {
 }
 
 impl Fleet {
-    pub(crate) fn say(&mut self, controller: &str, word: Word) {
+    pub(crate) fn say(&mut self, controller: &str, word: LockCommand) {
         self.step(Input::Maintenance { controller: controller.to_owned(), word }).expect("taken");
     }
 
     /// A controller opens a stream of requests.
     pub(crate) fn watch(&mut self, controller: &str, stream: u64) {
-        self.say(controller, Word::Watch { cluster: cluster(), stream });
+        self.say(controller, LockCommand::Watch { cluster: cluster(), stream });
     }
 
     /// The release in a machine's request, or in the cluster's own (the empty name).
@@ -92,7 +92,7 @@ impl Fleet {
         let release = self.coming(node.unwrap_or_default());
         self.say(
             controller,
-            Word::Set {
+            LockCommand::Set {
                 cluster: cluster(),
                 machine: node.map(machine),
                 state,
@@ -176,7 +176,10 @@ fn control_machines_one_by_one_then_workers_then_the_request_is_gone() {
 fn nothing_is_permitted_before_every_lock_is_inactive() {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install"], 1);
-    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("control-1")], of_cluster: false });
+    fleet.say(
+        "nova",
+        LockCommand::Register { cluster: cluster(), machines: vec![machine("control-1")], of_cluster: false },
+    );
     fleet.watch("nova", 2);
     let mut fleet = fleet.started();
     // `nova` has no lock of the cluster itself: after the settle time that is an answer.
@@ -219,7 +222,7 @@ fn a_lock_inactive_from_last_time_is_no_answer() {
 fn no_lock_is_an_answer_after_the_settle_time_only() {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install"], 1);
-    let release_lock = Word::Release { cluster: cluster(), machine: Some(machine("control-1")) };
+    let release_lock = LockCommand::Release { cluster: cluster(), machine: Some(machine("control-1")) };
     fleet.say("ceph", release_lock);
     let mut fleet = fleet.started();
     assert_eq!(fleet.why("control-1").as_deref(), Some("LocksSettling"));
@@ -490,7 +493,7 @@ fn instances_that_are_moved_by_hand_say_how_it_goes_on() {
     fleet.ask(noted).expect("annotated");
     fleet.say(
         "ceph",
-        Word::Set {
+        LockCommand::Set {
             cluster: cluster(),
             machine: Some(machine("control-1")),
             state: LockState::Active,
@@ -525,7 +528,7 @@ fn a_pause_holds_what_has_not_begun_and_an_abort_gives_it_back() {
     assert_eq!(fleet.why("control-1").as_deref(), Some("LocksReturning"));
     fleet.lock("ceph", Some("control-1"), LockState::Active);
     let ended = &fleet.core.facts().rollouts[&rollout];
-    assert!(ended.finished_at_ms.is_some() && ended.update.as_ref().is_some_and(|u| u.wish == Wish::Abort));
+    assert!(ended.finished_at_ms.is_some() && ended.update.as_ref().is_some_and(|u| u.wish == DesiredState::Abort));
     assert_eq!((fleet.state("control-1"), fleet.why("control-1")), ("Ready", None));
     fleet.ask(Request::Resume { rollout }).expect_err("it has ended");
     fleet.ask(update()).expect("another one can start");

@@ -3,7 +3,7 @@
 use muster_proto::model::{AssignedItem, ItemState, ItemStatus, MachineName};
 use serde::Deserialize;
 
-use crate::facts::{BackupRow, Draft};
+use crate::facts::{BackupRow, Transaction};
 
 /// Result of an item that made a backup.
 #[derive(Default, Deserialize)]
@@ -15,12 +15,12 @@ struct Made {
 }
 
 /// Records a successful backup in its update, because later statuses replace this one.
-pub(in crate::core) fn note(draft: &mut Draft<'_>, machine: &MachineName, status: &ItemStatus) {
-    let Some(row) = draft.machines.get(machine).filter(|_| status.state == ItemState::Succeeded) else { return };
+pub(in crate::core) fn note(tx: &mut Transaction<'_>, machine: &MachineName, status: &ItemStatus) {
+    let Some(row) = tx.machines.get(machine).filter(|_| status.state == ItemState::Succeeded) else { return };
     let (Some(rollout), Some(mine)) = (row.rollout.clone(), &row.update) else { return };
     let mut backups = mine.added.iter().filter(|added| added.is_backup());
     let Some(of) = backups.find(|added| added.item_name() == status.name.as_str()).cloned() else { return };
-    let items = draft.live.machines.get(machine).and_then(|live| live.items.as_deref());
+    let items = tx.live.machines.get(machine).and_then(|live| live.items.as_deref());
     let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
     let is_it = |item: &AssignedItem| item.name == status.name && item.hash == status.hash;
     if !items.iter().any(is_it) {
@@ -30,7 +30,7 @@ pub(in crate::core) fn note(draft: &mut Draft<'_>, machine: &MachineName, status
     let Made { path, bytes, sha256 } = made.unwrap_or_default();
     let taken_at_ms = status.finished_at_ms.unwrap_or(status.started_at_ms);
     let (machine, message) = (machine.clone(), status.message.clone());
-    if let Some(update) = draft.update_mut(&rollout) {
+    if let Some(update) = tx.update_mut(&rollout) {
         update.backups.push(BackupRow { machine, of, path, bytes, sha256, message, taken_at_ms });
     }
 }

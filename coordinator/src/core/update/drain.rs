@@ -14,12 +14,12 @@ use crate::{
         decide::{begin_stage, end_stage},
     },
     facts::{
-        Asked, AuditObject, DepartingNode, Draft, DrainRow, DrainTarget, Facts, MUSTER, MachineRow, Peers, Seen, Stage,
-        SwarmLook,
+        Asked, AuditObject, DepartingNode, DrainRow, DrainTarget, Facts, MUSTER, MachineRow, NodeObservation, Peers,
+        Seen, Stage, Transaction,
     },
     plan::{
         Limits, removal,
-        survey::Survey,
+        snapshot::ClusterSnapshot,
         swarm::restore,
         update::{
             DrainStep,
@@ -33,20 +33,20 @@ use crate::{
 /// brings the next question.
 const OPEN_MAX: usize = 6;
 
-pub(super) fn record(draft: &mut Draft<'_>, machine: &MachineName, step: DrainStep, now: Now) {
+pub(super) fn record(tx: &mut Transaction<'_>, machine: &MachineName, step: DrainStep, now: Now) {
     if step == DrainStep::Begin {
-        let look = &mut draft.live_mut(machine).swarm;
+        let look = &mut tx.live_mut(machine).swarm;
         (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
         (look.begun_here, look.ordered, look.services) = (true, false, None);
         // Restore its current availability later: it may have changed since the last look.
         look.forget_node();
     }
     if step == DrainStep::Target(DrainTarget::Unknown) {
-        let look = &mut draft.live_mut(machine).swarm;
+        let look = &mut tx.live_mut(machine).swarm;
         look.forget_node();
         look.services = None;
     }
-    let Some(row) = draft.machine_mut(machine) else { return };
+    let Some(row) = tx.machine_mut(machine) else { return };
     let Some(mine) = &mut row.update else { return };
     match step {
         DrainStep::Begin => {
@@ -85,31 +85,31 @@ pub(in crate::core) fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
 }
 
 /// Asks the next questions: one for each machine at a time, within the limit of each agent.
-pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
-    let facts: &Facts = draft;
+pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
+    let facts: &Facts = tx;
     let (mut awaited, mut questions, mut restored) = (Vec::new(), Vec::new(), Vec::new());
-    let surveys = asking(facts).into_iter().filter_map(|cluster| Survey::of(facts, cluster, limits, now));
-    for survey in &surveys.collect::<Vec<_>>() {
-        for position in targets(survey) {
-            awaited.push((position.row.name.clone(), is_awaited(survey, position)));
+    let snapshots = asking(facts).into_iter().filter_map(|cluster| ClusterSnapshot::of(facts, cluster, limits, now));
+    for snapshot in &snapshots.collect::<Vec<_>>() {
+        for view in targets(snapshot) {
+            awaited.push((view.row.name.clone(), is_awaited(snapshot, view)));
         }
-        let leaving = survey.machines.iter();
-        let leaving = leaving.filter_map(|p| Some((&p.row.name, removal::questions::next(survey, p)?)));
-        let done = survey.machines.iter().filter(|position| restore::is_done(survey, position));
-        restored.extend(done.map(|position| position.row.name.clone()));
-        let owing = survey.machines.iter();
-        let owing = owing.filter_map(|position| Some((&position.row.name, restore::next(survey, position)?)));
-        let all = questions::all(survey).into_iter().chain(leaving).chain(owing);
+        let leaving = snapshot.machines.iter();
+        let leaving = leaving.filter_map(|p| Some((&p.row.name, removal::questions::next(snapshot, p)?)));
+        let done = snapshot.machines.iter().filter(|view| restore::is_done(snapshot, view));
+        restored.extend(done.map(|view| view.row.name.clone()));
+        let owing = snapshot.machines.iter();
+        let owing = owing.filter_map(|view| Some((&view.row.name, restore::next(snapshot, view)?)));
+        let all = questions::all(snapshot).into_iter().chain(leaving).chain(owing);
         questions.extend(all.map(|(name, question)| (name.clone(), question)));
     }
-    restored.into_iter().for_each(|machine| is_restored(draft, &machine, now));
-    stop_waiting(draft, &awaited);
+    restored.into_iter().for_each(|machine| is_restored(tx, &machine, now));
+    stop_waiting(tx, &awaited);
     for (name, waits) in awaited {
-        let since_ms = &mut draft.live_mut(&name).swarm.awaited_since_ms;
+        let since_ms = &mut tx.live_mut(&name).swarm.awaited_since_ms;
         *since_ms = waits.then(|| since_ms.unwrap_or(now.wall_ms));
     }
     let mut open: BTreeMap<MachineId, usize> = BTreeMap::new();
-    for asked in draft.live.machines.values().filter_map(|live| live.swarm.asked.as_ref()) {
+    for asked in tx.live.machines.values().filter_map(|live| live.swarm.asked.as_ref()) {
         *open.entry(asked.agent).or_default() += 1;
     }
     for (about, question) in questions {
@@ -118,9 +118,9 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
             continue;
         }
         *open += 1;
-        let number = draft.next_swarm_question();
+        let number = tx.next_swarm_question();
         let questions::Question { agent, op, patience_ms } = question;
-        let look = &mut draft.live_mut(&about).swarm;
+        let look = &mut tx.live_mut(&about).swarm;
         if let SwarmOp::SetAvailability { availability, .. } = op {
             look.unsettled.retain(|_, seen| seen.at_mono_ms.saturating_add(SETTLE_MS) > now.mono_ms);
             look.unsettled.insert(number, Seen { what: availability, at_mono_ms: now.mono_ms });
@@ -137,41 +137,40 @@ pub(in crate::core) fn ask(draft: &mut Draft<'_>, limits: &Limits, now: Now, eff
 }
 
 /// The machine's node has its former node's state back.
-fn is_restored(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
-    let Some(former) = draft.machine_mut(machine).and_then(|row| row.former_node.take()) else { return };
+fn is_restored(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
+    let Some(former) = tx.machine_mut(machine).and_then(|row| row.former_node.take()) else { return };
     let line = format!("machine {machine}: its Swarm node has what its former one, {}, had", former.id);
-    draft.audit(MUSTER, "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
+    tx.audit(MUSTER, "swarm", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
 /// Resets the wait for the swarm of machines outside updates, so that the next wait gets its full time.
-fn stop_waiting(draft: &mut Draft<'_>, awaited: &[(MachineName, bool)]) {
+fn stop_waiting(tx: &mut Transaction<'_>, awaited: &[(MachineName, bool)]) {
     let waits = |name: &MachineName| awaited.iter().any(|(waiting, _)| waiting == name);
-    let since = draft.live.machines.iter().filter(|(name, live)| live.swarm.awaited_since_ms.is_some() && !waits(name));
+    let since = tx.live.machines.iter().filter(|(name, live)| live.swarm.awaited_since_ms.is_some() && !waits(name));
     let since: Vec<MachineName> = since.map(|(name, _)| name.clone()).collect();
     for name in since {
-        draft.live_mut(&name).swarm.awaited_since_ms = None;
+        tx.live_mut(&name).swarm.awaited_since_ms = None;
     }
 }
 
 /// Handles the result of a question, and ignores an obsolete one.
 pub(in crate::core) fn answered(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     about: &MachineName,
     number: u64,
     result: Result<SwarmReply, SwarmFailure>,
     now: Now,
 ) -> Reply {
-    let Some(row) = draft.machines.get(about) else { return Reply::Ok };
+    let Some(row) = tx.machines.get(about) else { return Reply::Ok };
     let id = node_of(row);
-    let look = &mut draft.live_mut(about).swarm;
+    let look = &mut tx.live_mut(about).swarm;
     let Some(asked) = look.asked.take_if(|asked| asked.number == number) else { return Reply::Ok };
     match result {
         Ok(reply) => {
             look.failures.remove(&asked.agent);
             let has_labels = matches!(asked.op, SwarmOp::AddLabels { .. });
             replied(look, asked, reply, id, now);
-            if let Some(former) =
-                draft.machine_mut(about).and_then(|row| row.former_node.as_mut()).filter(|_| has_labels)
+            if let Some(former) = tx.machine_mut(about).and_then(|row| row.former_node.as_mut()).filter(|_| has_labels)
             {
                 former.labels.clear();
             }
@@ -201,7 +200,7 @@ fn node_of(row: &MachineRow) -> Option<SwarmId> {
     }
 }
 
-fn replied(look: &mut SwarmLook, asked: Asked, reply: SwarmReply, id: Option<SwarmId>, now: Now) {
+fn replied(look: &mut NodeObservation, asked: Asked, reply: SwarmReply, id: Option<SwarmId>, now: Now) {
     let at_mono_ms = asked.at_mono_ms;
     match reply {
         SwarmReply::Info(info) => look.info = Some(Seen { what: info, at_mono_ms }),
@@ -257,7 +256,7 @@ fn by_service(tasks: &[SwarmTask]) -> BTreeMap<String, u32> {
     services
 }
 
-fn failed(look: &mut SwarmLook, asked: Asked, failure: &SwarmFailure, now: Now) {
+fn failed(look: &mut NodeObservation, asked: Asked, failure: &SwarmFailure, now: Now) {
     // After a timeout or an engine failure, the change may still be carried out.
     let uncertain =
         matches!(failure.code, SwarmFailureCode::Timeout | SwarmFailureCode::Engine | SwarmFailureCode::NoQuorum);

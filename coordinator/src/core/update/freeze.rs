@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::{
-    model::{ClusterName, ItemName, MachineName, Now, Phase, Scope, SecretName, Standing},
-    plant::planted,
+    model::{ClusterName, ItemName, ItemProgress, MachineName, Now, Phase, Scope, SecretName},
+    seeded_bug::seeded_bug,
 };
 
 use super::Options;
 use crate::{
     facts::{
-        AddedReboot, ClusterRow, Draft, MachineRow, MachineUpdate, MaintenanceRow, RebootWhy, RolloutRow, Target,
-        UpdateKind, UpdateRow, Verdict, Wish,
+        AddedReboot, ClusterRow, DesiredState, ItemOverride, MachineRow, MachineUpdate, MaintenanceRow, RebootWhy,
+        RolloutRow, Target, Transaction, UpdateKind, UpdateRow,
     },
-    plan::{Limits, added, items, reboot, secrets, survey::Position, update::concerns},
+    plan::{Limits, added, items, reboot, secrets, snapshot::MachineView, update::concerns},
 };
 
 /// What to freeze.
@@ -29,29 +29,29 @@ struct Found {
     target: Target,
     reboot: Option<AddedReboot>,
     /// Failed items of an earlier rollout, to be retried; an unknown outcome stays for an operator.
-    afresh: Vec<(ItemName, Verdict)>,
+    afresh: Vec<(ItemName, ItemOverride)>,
 }
 
 /// Freezes the plan and returns the report line. A machine that enters maintenance joins others in maintenance.
 pub(super) fn freeze(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     cluster: &ClusterName,
     start: &Start<'_>,
     actor: &str,
     limits: &Limits,
     now: Now,
 ) -> String {
-    let Some(of_cluster) = draft.clusters.get(cluster).cloned() else { return String::new() };
-    let joined = draft.open_rollout(cluster).map(|rollout| rollout.name.clone());
+    let Some(of_cluster) = tx.clusters.get(cluster).cloned() else { return String::new() };
+    let joined = tx.open_rollout(cluster).map(|rollout| rollout.name.clone());
     let rollout = joined.unwrap_or_else(|| format!("{cluster}-{}-{}", start.kind.as_str(), of_cluster.rollout_seq + 1));
     let chosen = |name: &MachineName| start.only.is_none_or(|only| only.contains(name));
     let stays = |row: &MachineRow| row.removal.is_none() || start.kind == UpdateKind::Removal;
-    let members = draft.machines_of(cluster).filter(|row| row.ready_at.is_some() && !row.revoked && stays(row));
+    let members = tx.machines_of(cluster).filter(|row| row.ready_at.is_some() && !row.revoked && stays(row));
     let names: Vec<MachineName> = members.filter(|row| chosen(&row.name)).map(|row| row.name.clone()).collect();
-    let newest = secrets::newest(draft, cluster);
-    let set = items::complete_set(draft, &of_cluster);
+    let newest = secrets::newest(tx, cluster);
+    let set = items::complete_set(tx, &of_cluster);
     for name in &names {
-        let Some(row) = draft.machine_mut(name) else { continue };
+        let Some(row) = tx.machine_mut(name) else { continue };
         if start.kind == UpdateKind::Reconfigure {
             row.control_sets.insert(Phase::Reconfigure, set.clone());
         }
@@ -61,12 +61,12 @@ pub(super) fn freeze(
         }
         row.update = Some(part);
     }
-    items::refresh(draft);
+    items::refresh(tx);
     let mut targets = BTreeMap::new();
     for name in names {
-        let found = look(draft, &of_cluster, start, (&rollout, &name), limits, now);
+        let found = look(tx, &of_cluster, start, (&rollout, &name), limits, now);
         let Some(Found { target, reboot, afresh }) = found else { continue };
-        let Some(row) = draft.machine_mut(&name) else { continue };
+        let Some(row) = tx.machine_mut(&name) else { continue };
         row.verdicts.extend(afresh);
         row.rollout = Some(rollout.clone());
         row.stages.clear();
@@ -76,25 +76,25 @@ pub(super) fn freeze(
         }
         targets.insert(name, target);
     }
-    add(draft, cluster, start, (limits, now), &mut targets);
-    let line = open(draft, cluster, start, (rollout, targets), actor, now);
+    add(tx, cluster, start, (limits, now), &mut targets);
+    let line = open(tx, cluster, start, (rollout, targets), actor, now);
     // The additions have the version of the rollout.
-    items::refresh(draft);
+    items::refresh(tx);
     line
 }
 
 /// Freezes what an update adds to machines' lists. The hooks after it are frozen too, but join the lists at its end.
 fn add(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     cluster: &ClusterName,
     start: &Start<'_>,
     (limits, now): (&Limits, Now),
     targets: &mut BTreeMap<MachineName, Target>,
 ) {
-    let Some(spec) = draft.spec(cluster).filter(|_| start.kind == UpdateKind::Update) else { return };
-    let is_lost = |row: &MachineRow| Position::of(draft, row, limits, now).lost;
-    for (name, added) in added::due(draft, spec, targets, start.options.skip_backup, is_lost) {
-        if let Some(mine) = draft.machine_mut(&name).and_then(|row| row.update.as_mut()) {
+    let Some(spec) = tx.spec(cluster).filter(|_| start.kind == UpdateKind::Update) else { return };
+    let is_lost = |row: &MachineRow| MachineView::of(tx, row, limits, now).lost;
+    for (name, added) in added::due(tx, spec, targets, start.options.skip_backup, is_lost) {
+        if let Some(mine) = tx.machine_mut(&name).and_then(|row| row.update.as_mut()) {
             mine.added = added.iter().filter(|added| !added.is_after()).cloned().collect();
         }
         if let Some(target) = targets.get_mut(&name) {
@@ -139,14 +139,14 @@ pub(super) fn part(
 
 /// The part of a machine that is removed during a rollout. An undisturbed machine keeps its version and what it holds;
 /// a disturbed one leaves as it is.
-pub(super) fn removal_part(draft: &Draft<'_>, row: &MachineRow, mine: &MachineUpdate) -> MachineUpdate {
+pub(super) fn removal_part(tx: &Transaction<'_>, row: &MachineRow, mine: &MachineUpdate) -> MachineUpdate {
     let (maintenance, mine) = (Some(mine.maintenance.unwrap_or_default()), mine.clone());
     if mine.disturbed() {
         return MachineUpdate { maintenance, set_aside: None, stuck: None, ..mine };
     }
     let before = MachineRow { update: None, ..row.clone() };
-    let newest = draft.clusters.get(&row.spec.cluster_name).map_or(mine.version, |cluster| cluster.spec_version);
-    let kept = part(&before, UpdateKind::Removal, newest, &secrets::newest(draft, &row.spec.cluster_name));
+    let newest = tx.clusters.get(&row.spec.cluster_name).map_or(mine.version, |cluster| cluster.spec_version);
+    let kept = part(&before, UpdateKind::Removal, newest, &secrets::newest(tx, &row.spec.cluster_name));
     let MachineUpdate { request, ends_before, returned_at_ms, drain, drains, .. } = mine;
     MachineUpdate {
         disruptive: request.is_some() || row.slot.is_none(),
@@ -162,23 +162,23 @@ pub(super) fn removal_part(draft: &Draft<'_>, row: &MachineRow, mine: &MachineUp
 
 /// Finds the work for one machine.
 fn look(
-    draft: &Draft<'_>,
+    tx: &Transaction<'_>,
     cluster: &ClusterRow,
     start: &Start<'_>,
     (rollout, name): (&str, &MachineName),
     limits: &Limits,
     now: Now,
 ) -> Option<Found> {
-    let row = draft.machines.get(name)?;
-    let position = Position::of(draft, row, limits, now);
-    let items = || position.items.unwrap_or_default().iter().filter(|item| concerns(cluster, row, item.phase));
+    let row = tx.machines.get(name)?;
+    let view = MachineView::of(tx, row, limits, now);
+    let items = || view.items.unwrap_or_default().iter().filter(|item| concerns(cluster, row, item.phase));
     let stays = start.kind.takes_out();
-    let open = || items().filter(|item| !stays && position.standing(item) != Standing::Done);
-    let mut disruptive = stays || open().any(|item| position.is_disruptive(item));
+    let open = || items().filter(|item| !stays && view.standing(item) != ItemProgress::Done);
+    let mut disruptive = stays || open().any(|item| view.is_disruptive(item));
     let why = match start.kind {
         UpdateKind::Reboot => Some(RebootWhy::Asked),
-        UpdateKind::Update if start.options.scope == Scope::Os || planted("reboot-in-drain") => {
-            reboot::due(draft.spec_of(row)?, row, disruptive)
+        UpdateKind::Update if start.options.scope == Scope::Os || seeded_bug("reboot-in-drain") => {
+            reboot::due(tx.spec_of(row)?, row, disruptive)
         }
         UpdateKind::Update | UpdateKind::Reconfigure | UpdateKind::Maintenance | UpdateKind::Removal => None,
     };
@@ -187,10 +187,10 @@ fn look(
     let reboot = why.map(|why| AddedReboot { version: added::version(rollout, now.wall_ms), phase, why });
     disruptive |= reboot.is_some();
     let changed = open().map(|item| item.name.clone()).chain(reboot.as_ref().map(|_| ItemName::of_reboot()));
-    let given_up = open().filter(|item| position.standing(item) == Standing::Failed);
+    let given_up = open().filter(|item| view.standing(item) == ItemProgress::Failed);
     let afresh = given_up.filter_map(|item| {
         let cleared_attempts = row.statuses.get(&item.name)?.attempt;
-        Some((item.name.clone(), Verdict { hash: item.hash, cleared_attempts, left_out: None }))
+        Some((item.name.clone(), ItemOverride { hash: item.hash, cleared_attempts, left_out: None }))
     });
     let group = row.spec.update_group.clone();
     let (done, ends) = (BTreeSet::new(), BTreeSet::new());
@@ -206,7 +206,7 @@ fn goes_out(kind: UpdateKind, who: &str, rollout: &str) -> String {
 }
 
 fn open(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     cluster: &ClusterName,
     start: &Start<'_>,
     (name, targets): (String, BTreeMap<MachineName, Target>),
@@ -214,8 +214,8 @@ fn open(
     now: Now,
 ) -> String {
     let who = targets.keys().map(MachineName::as_str).collect::<Vec<_>>().join(", ");
-    if draft.rollouts.contains_key(&name)
-        && let Some(update) = draft.update_mut(&name)
+    if tx.rollouts.contains_key(&name)
+        && let Some(update) = tx.update_mut(&name)
     {
         for (machine, target) in targets {
             // A machine that has completed its part may have work at the end.
@@ -223,10 +223,10 @@ fn open(
         }
         return goes_out(start.kind, &who, &name);
     }
-    let Some(row) = draft.cluster_mut(cluster) else { return String::new() };
+    let Some(row) = tx.cluster_mut(cluster) else { return String::new() };
     row.rollout_seq += 1;
     let version = row.spec_version;
-    let release = draft.specs.get(&(cluster.clone(), version)).map(|spec| spec.release.clone()).unwrap_or_default();
+    let release = tx.specs.get(&(cluster.clone(), version)).map(|spec| spec.release.clone()).unwrap_or_default();
     let changed = targets.values().filter(|target| !target.changed.is_empty()).count();
     let disturbed = targets.values().filter(|target| target.disruptive).count();
     let line = match start.kind {
@@ -238,7 +238,7 @@ fn open(
         UpdateKind::Reboot => format!("cluster {cluster}: {name} started; machines that reboot: {}", targets.len()),
         UpdateKind::Maintenance | UpdateKind::Removal => goes_out(start.kind, &who, &name),
     };
-    draft.put_rollout(RolloutRow {
+    tx.put_rollout(RolloutRow {
         name,
         cluster: cluster.clone(),
         started_by: actor.to_owned(),
@@ -253,7 +253,7 @@ fn open(
             // A machine that goes out of service has this in its own part, because others may join the rollout later.
             accept_control_plane_downtime: start.options.accept_control_plane_downtime && !start.kind.takes_out(),
             targets,
-            wish: Wish::Go,
+            wish: DesiredState::Go,
             request: None,
             moved_at_ms: 0,
             ends: 0,

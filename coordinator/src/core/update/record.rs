@@ -4,19 +4,19 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
     model::{DeadlineOutcome, ItemName, ItemState, MachineName, Now, Phase, REBOOT_ITEM},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{
-    around, at_rest_reach, drain,
-    late::{locks_were_inactive, set_aside, stuck},
-    wants,
+    at_rest_reach,
+    deadlines::{locks_were_inactive, set_aside, stuck},
+    drain, hooks, wants,
 };
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
     facts::{
-        AddedReboot, AuditObject, ClusterStage, ControlSet, Draft, LockKey, MUSTER, MachineRow, MachineUpdate,
-        PermitRow, RebootWhy, RequestRow, SetAside, Slot, Stage, StageRow, UpdateRow, Wish,
+        AddedReboot, AuditObject, ClusterStage, ControlSet, Deferral, DesiredState, LockKey, MUSTER, MachineRow,
+        MachineUpdate, PermitRow, RebootWhy, RequestRow, Slot, Stage, StageRow, Transaction, UpdateRow,
     },
     plan::{
         Limits, locks, reboot,
@@ -24,15 +24,15 @@ use crate::{
     },
 };
 
-pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, limits: &Limits, now: Now) {
+pub(in crate::core) fn record(tx: &mut Transaction<'_>, step: Step, limits: &Limits, now: Now) {
     match step {
-        Step::Cluster { rollout, step } => of_cluster(draft, &rollout, step, now),
+        Step::Cluster { rollout, step } => of_cluster(tx, &rollout, step, now),
         Step::Machine { machine, step } => {
-            let state = |draft: &Draft<'_>| TurnState::of(draft, &machine, limits, now);
-            let (name, before) = (step.name(), cfg!(debug_assertions).then(|| state(draft)));
-            of_machine(draft, &machine, step, now);
+            let state = |tx: &Transaction<'_>| TurnState::of(tx, &machine, limits, now);
+            let (name, before) = (step.name(), cfg!(debug_assertions).then(|| state(tx)));
+            of_machine(tx, &machine, step, now);
             if let Some(before) = before {
-                let after = state(draft);
+                let after = state(tx);
                 debug_assert!(transitions::allows(before, name, after), "{machine}: {before:?} {name} {after:?}");
             }
         }
@@ -40,52 +40,52 @@ pub(in crate::core) fn record(draft: &mut Draft<'_>, step: Step, limits: &Limits
 }
 
 /// Aborts at the end of a stage's time, as its policy demands.
-fn abort(draft: &mut Draft<'_>, rollout: &str, stage: ClusterStage, now: Now) {
-    let kind = draft.update_mut(rollout).map(|update| update.kind).unwrap_or_default();
+fn abort(tx: &mut Transaction<'_>, rollout: &str, stage: ClusterStage, now: Now) {
+    let kind = tx.update_mut(rollout).map(|update| update.kind).unwrap_or_default();
     let line = format!(
         "aborted, for \"{}\" took longer than updateDeadlines allows: nothing new starts; machines not disturbed yet \
          are given back as they were",
         stage.name(kind)
     );
-    wants(draft, MUSTER, rollout, (Wish::Abort, "abort", &line), now);
+    wants(tx, MUSTER, rollout, (DesiredState::Abort, "abort", &line), now);
 }
 
 /// Pauses at a deadline that leaves the decision to an operator. `what`: what took too long.
-pub(super) fn pause(draft: &mut Draft<'_>, rollout: &str, what: &str, now: Now) {
-    let Some(update) = draft.update_mut(rollout) else { return };
-    update.wish = Wish::Pause { since_ms: now.wall_ms };
+pub(super) fn pause(tx: &mut Transaction<'_>, rollout: &str, what: &str, now: Now) {
+    let Some(update) = tx.update_mut(rollout) else { return };
+    update.wish = DesiredState::Pause { since_ms: now.wall_ms };
     let line = format!(
         "rollout {rollout}: paused, for {what} took longer than updateDeadlines allows: nothing new starts; machines \
          that are being disturbed come to their end"
     );
-    draft.audit(MUSTER, "pause", AuditObject::Rollout(rollout), &line, now.wall_ms);
+    tx.audit(MUSTER, "pause", AuditObject::Rollout(rollout), &line, now.wall_ms);
 }
 
-pub(super) fn of_cluster(draft: &mut Draft<'_>, rollout: &str, step: ClusterStep, now: Now) {
-    let revision = draft.meta.revision + 1;
-    let Some(update) = draft.update_mut(rollout) else { return };
+pub(super) fn of_cluster(tx: &mut Transaction<'_>, rollout: &str, step: ClusterStep, now: Now) {
+    let revision = tx.meta.revision + 1;
+    let Some(update) = tx.update_mut(rollout) else { return };
     match step {
         ClusterStep::Request => {
             update.request = Some(RequestRow { since_ms: now.wall_ms, revision });
             set_stage(update, ClusterStage::Requested, true, now);
             set_stage(update, ClusterStage::LocksInactive, false, now);
-            draft.next_revision();
+            tx.next_revision();
         }
         ClusterStep::Begin(stage) => {
             set_stage(update, stage, false, now);
-            around::begin(draft, rollout, stage);
+            hooks::begin(tx, rollout, stage);
         }
         ClusterStep::End(stage) => {
             set_stage(update, stage, true, now);
-            around::end(draft, rollout, stage, now);
+            hooks::end(tx, rollout, stage, now);
         }
         ClusterStep::Pause(stage) => {
             let what = format!("\"{}\"", stage.name(update.kind));
-            pause(draft, rollout, &what, now);
+            pause(tx, rollout, &what, now);
         }
-        ClusterStep::Abort(stage) => abort(draft, rollout, stage, now),
-        ClusterStep::TryAgain => try_again(draft, rollout, now),
-        ClusterStep::Close => close(draft, rollout, now),
+        ClusterStep::Abort(stage) => abort(tx, rollout, stage, now),
+        ClusterStep::TryAgain => try_again(tx, rollout, now),
+        ClusterStep::Close => close(tx, rollout, now),
     }
 }
 
@@ -109,8 +109,8 @@ pub(super) fn take_back(row: &mut MachineRow, now: Now) {
     }
 }
 
-fn try_again(draft: &mut Draft<'_>, rollout: &str, now: Now) {
-    let aside: Vec<MachineName> = draft
+fn try_again(tx: &mut Transaction<'_>, rollout: &str, now: Now) {
+    let aside: Vec<MachineName> = tx
         .machines
         .values()
         .filter(|row| row.rollout.as_deref() == Some(rollout))
@@ -118,17 +118,17 @@ fn try_again(draft: &mut Draft<'_>, rollout: &str, now: Now) {
         .map(|row| row.name.clone())
         .collect();
     for name in aside {
-        if let Some(row) = draft.machine_mut(&name) {
+        if let Some(row) = tx.machine_mut(&name) {
             take_back(row, now);
         }
     }
-    if let Some(update) = draft.update_mut(rollout) {
+    if let Some(update) = tx.update_mut(rollout) {
         update.finished_in_round = 0;
     }
 }
 
-fn close(draft: &mut Draft<'_>, rollout: &str, now: Now) {
-    if let Some(update) = draft.update_mut(rollout) {
+fn close(tx: &mut Transaction<'_>, rollout: &str, now: Now) {
+    if let Some(update) = tx.update_mut(rollout) {
         if update.request.take().is_some() {
             set_stage(update, ClusterStage::RequestRemoved, true, now);
         }
@@ -137,22 +137,22 @@ fn close(draft: &mut Draft<'_>, rollout: &str, now: Now) {
             stage.finished_at_ms = Some(now.wall_ms);
         }
     }
-    let Some(row) = draft.rollouts.get(rollout) else { return };
+    let Some(row) = tx.rollouts.get(rollout) else { return };
     let cluster = row.cluster.clone();
-    end_rollout(draft, rollout, now);
-    draft.drop_unused_specs(&cluster);
+    end_rollout(tx, rollout, now);
+    tx.drop_unused_specs(&cluster);
 }
 
-fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, now: Now) {
+fn of_machine(tx: &mut Transaction<'_>, machine: &MachineName, step: MachineStep, now: Now) {
     match step {
         MachineStep::Prepare(set) => {
-            let Some(row) = draft.machine_mut(machine) else { return };
+            let Some(row) = tx.machine_mut(machine) else { return };
             row.reach = Some(Phase::Prepare);
             row.control_sets.entry(Phase::Prepare).or_insert(set);
             begin_stage(row, Stage::PrepareDone, now);
         }
         MachineStep::Prepared => {
-            let Some(row) = draft.machine_mut(machine) else { return };
+            let Some(row) = tx.machine_mut(machine) else { return };
             end_stage(row, Stage::PrepareDone, true, now);
             begin_stage(row, Stage::PreviousDeployed, now);
             // It was late, and has arrived now.
@@ -160,24 +160,24 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
                 mine.set_aside.take_if(|aside| !aside.failed());
             }
         }
-        MachineStep::Stuck { stage, outcome, message } => stuck(draft, machine, (stage, outcome, message), now),
-        MachineStep::TakeSlot { disruptive } => take_slot(draft, machine, disruptive, now),
+        MachineStep::Stuck { stage, outcome, message } => stuck(tx, machine, (stage, outcome, message), now),
+        MachineStep::TakeSlot { disruptive } => take_slot(tx, machine, disruptive, now),
         MachineStep::Enter(phase, set) => {
-            let Some(row) = draft.machine_mut(machine) else { return };
+            let Some(row) = tx.machine_mut(machine) else { return };
             enter(row, phase, set, now);
         }
-        MachineStep::Drain(step) => drain::record(draft, machine, step, now),
-        MachineStep::Permit { item, attempt, phase } => permit(draft, machine, (item, attempt, phase), now),
-        MachineStep::SetAside { stage, message, cause } => {
-            set_aside(draft, machine, (stage, SetAside { message, cause }), now);
+        MachineStep::Drain(step) => drain::record(tx, machine, step, now),
+        MachineStep::Permit { item, attempt, phase } => permit(tx, machine, (item, attempt, phase), now),
+        MachineStep::Defer { stage, message, cause } => {
+            set_aside(tx, machine, (stage, Deferral { message, cause }), now);
         }
-        MachineStep::OutOfService => out_of_service(draft, machine, now),
+        MachineStep::OutOfService => out_of_service(tx, machine, now),
         MachineStep::PauseAll { stage, message } => {
-            locks_were_inactive(draft, machine, stage, now);
-            stuck(draft, machine, (stage, DeadlineOutcome::Pause, message), now);
+            locks_were_inactive(tx, machine, stage, now);
+            stuck(tx, machine, (stage, DeadlineOutcome::Pause, message), now);
         }
         MachineStep::GiveBack { upgraded } => {
-            let Some(row) = draft.machine_mut(machine) else { return };
+            let Some(row) = tx.machine_mut(machine) else { return };
             if upgraded {
                 upgraded_stages(row, now);
             }
@@ -187,20 +187,20 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
             }
             begin_stage(row, Stage::RequestRemoved, now);
         }
-        MachineStep::Finish => finish(draft, machine, now),
+        MachineStep::Finish => finish(tx, machine, now),
         MachineStep::FreeSlot => {
-            let back = locks_are_back(draft, machine);
-            let Some(row) = draft.machine_mut(machine) else { return };
+            let back = locks_are_back(tx, machine);
+            let Some(row) = tx.machine_mut(machine) else { return };
             row.slot = None;
             end_stage(row, Stage::RequestRemoved, back, now);
             if let Some(mine) = &mut row.update {
                 mine.returned_at_ms = None;
             }
         }
-        MachineStep::Leave => leave(draft, machine, now),
-        MachineStep::LeaveOut => leave_out(draft, machine, now),
+        MachineStep::Leave => leave(tx, machine, now),
+        MachineStep::LeaveOut => leave_out(tx, machine, now),
         MachineStep::IsBack => {
-            if let Some(mine) = draft.machine_mut(machine).and_then(|row| row.update.as_mut()) {
+            if let Some(mine) = tx.machine_mut(machine).and_then(|row| row.update.as_mut()) {
                 (mine.set_aside, mine.stuck) = (None, None);
             }
         }
@@ -208,28 +208,28 @@ fn of_machine(draft: &mut Draft<'_>, machine: &MachineName, step: MachineStep, n
 }
 
 /// Removes the machine from the update, at its former version.
-fn leave(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
-    around::keep_ends(draft, machine);
-    let listed = item_names(draft, machine).unwrap_or_default();
-    let Some(row) = draft.machine_mut(machine) else { return };
+fn leave(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
+    hooks::keep_ends(tx, machine);
+    let listed = item_names(tx, machine).unwrap_or_default();
+    let Some(row) = tx.machine_mut(machine) else { return };
     row.slot = None;
     let mine = row.update.take();
     row.reach = at_rest_reach(row);
     end_stages(row, now);
-    has_its_own_items(draft, machine, mine.as_ref(), listed);
+    has_its_own_items(tx, machine, mine.as_ref(), listed);
 }
 
 /// Restores the items of its former version. Other results of its update are discarded. This includes items of the
 /// update's list that its agent may have run without a recorded report.
 pub(super) fn has_its_own_items(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     machine: &MachineName,
     mine: Option<&MachineUpdate>,
     listed: BTreeSet<ItemName>,
 ) {
-    let Some(row) = draft.machines.get(machine) else { return };
-    let (spec, of) = (draft.spec_of(row).cloned(), row.spec.machine_type);
-    let (Some(spec), Some(row)) = (spec, draft.machine_mut(machine)) else { return };
+    let Some(row) = tx.machines.get(machine) else { return };
+    let (spec, of) = (tx.spec_of(row).cloned(), row.spec.machine_type);
+    let (Some(spec), Some(row)) = (spec, tx.machine_mut(machine)) else { return };
     let added = |item: &ItemName| mine.is_some_and(|mine| mine.adds(item));
     let is_own = |item: &ItemName| added(item) || spec.items(of).iter().any(|own| own.name == *item);
     row.drop_others(is_own);
@@ -240,14 +240,14 @@ pub(super) fn has_its_own_items(
         matches!(known, None | Some(ItemState::Succeeded | ItemState::Running))
     };
     let unheard = listed.into_iter().filter(|item| !is_own(item) && may_succeed(item));
-    let unheard: Vec<ItemName> = unheard.filter(|_| !planted("keep-dropped-done")).collect();
+    let unheard: Vec<ItemName> = unheard.filter(|_| !seeded_bug("keep-dropped-done")).collect();
     row.redo.extend(unheard.into_iter().map(|item| (item, newest)));
 }
 
 /// Leaves a lost machine out of its rollout. Another rollout begins when it is back, because it still needs the new set
 /// of control machines.
-fn leave_out(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
-    let Some(row) = draft.machine_mut(machine) else { return };
+fn leave_out(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
+    let Some(row) = tx.machine_mut(machine) else { return };
     row.update = None;
     row.reach = at_rest_reach(row);
     end_stages(row, now);
@@ -256,11 +256,11 @@ fn leave_out(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     }
     let rollout = row.rollout.clone().unwrap_or_default();
     let line = format!("machine {machine}: lost, and left out of {rollout}; it is reconfigured when it is back");
-    draft.audit(MUSTER, "reconfigure", AuditObject::Machine(machine), &line, now.wall_ms);
+    tx.audit(MUSTER, "reconfigure", AuditObject::Machine(machine), &line, now.wall_ms);
 }
 
-fn out_of_service(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
-    let Some(row) = draft.machine_mut(machine) else { return };
+fn out_of_service(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
+    let Some(row) = tx.machine_mut(machine) else { return };
     end_stage(row, Stage::LocksInactive, true, now);
     swarm_let_go(row, now);
     if let Some(maintenance) = row.update.as_mut().and_then(|mine| mine.maintenance.as_mut()) {
@@ -281,8 +281,8 @@ fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
     begin_stage(row, Stage::DeployDone, now);
 }
 
-fn permit(draft: &mut Draft<'_>, machine: &MachineName, (item, attempt, phase): (ItemName, u32, Phase), now: Now) {
-    let Some(row) = draft.machine_mut(machine) else { return };
+fn permit(tx: &mut Transaction<'_>, machine: &MachineName, (item, attempt, phase): (ItemName, u32, Phase), now: Now) {
+    let Some(row) = tx.machine_mut(machine) else { return };
     row.permit_seq += 1;
     let number = row.permit_seq;
     if item.as_str() == REBOOT_ITEM {
@@ -316,11 +316,11 @@ fn swarm_let_go(row: &mut MachineRow, now: Now) {
     }
 }
 
-fn take_slot(draft: &mut Draft<'_>, machine: &MachineName, disruptive: bool, now: Now) {
-    let revision = draft.next_revision();
-    let rollout = draft.machines.get(machine).and_then(|row| row.rollout.as_ref());
-    let ends = rollout.and_then(|name| draft.rollouts.get(name)?.update.as_ref()).map_or(0, |update| update.ends);
-    let Some(row) = draft.machine_mut(machine) else { return };
+fn take_slot(tx: &mut Transaction<'_>, machine: &MachineName, disruptive: bool, now: Now) {
+    let revision = tx.next_revision();
+    let rollout = tx.machines.get(machine).and_then(|row| row.rollout.as_ref());
+    let ends = rollout.and_then(|name| tx.rollouts.get(name)?.update.as_ref()).map_or(0, |update| update.ends);
+    let Some(row) = tx.machine_mut(machine) else { return };
     row.slot = Some(Slot { phase: Phase::Deploy, granted_at_ms: now.wall_ms });
     end_stage(row, Stage::PrepareDone, true, now);
     end_stage(row, Stage::PreviousDeployed, true, now);
@@ -363,21 +363,21 @@ fn reboot_done(row: &mut MachineRow, added: &AddedReboot) {
 }
 
 /// Are its locks active again after its request, or is the time for that over? The last stage records which.
-fn locks_are_back(draft: &Draft<'_>, machine: &MachineName) -> bool {
+fn locks_are_back(tx: &Transaction<'_>, machine: &MachineName) -> bool {
     let returned = |row: &&Arc<MachineRow>| row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
-    let Some(row) = draft.machines.get(machine).filter(returned) else { return true };
+    let Some(row) = tx.machines.get(machine).filter(returned) else { return true };
     let of_it = |key: &LockKey| key.cluster == row.spec.cluster_name && key.node.as_ref() == Some(machine);
-    !draft.locks.values().any(|lock| of_it(&lock.key) && locks::is_away(row, lock))
+    !tx.locks.values().any(|lock| of_it(&lock.key) && locks::is_away(row, lock))
 }
 
 /// The machine is at the new version and has given everything back.
-fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
-    let Some(row) = draft.machines.get(machine) else { return };
-    let release = draft.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
-    let (ready_secrets, items) = (secrets_in_use(draft, machine), item_names(draft, machine));
-    around::keep_ends(draft, machine);
-    let back = locks_are_back(draft, machine);
-    let Some(row) = draft.machine_mut(machine) else { return };
+fn finish(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
+    let Some(row) = tx.machines.get(machine) else { return };
+    let release = tx.spec_of(row).map(|spec| spec.release.clone()).unwrap_or_default();
+    let (ready_secrets, items) = (secrets_in_use(tx, machine), item_names(tx, machine));
+    hooks::keep_ends(tx, machine);
+    let back = locks_are_back(tx, machine);
+    let Some(row) = tx.machine_mut(machine) else { return };
     let Some(mine) = row.update.take() else { return };
     if let Some(added) = mine.reboot.as_ref().filter(|added| added.why == RebootWhy::Asked) {
         reboot_done(row, added);
@@ -387,7 +387,7 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
     items.into_iter().for_each(|items| row.drop_others(|item| items.contains(item)));
     row.ready_overwrites = Some(mine.overwrites);
     // Seeded bug: the machine does not keep its update's secret versions.
-    if !planted("float-secrets") {
+    if !seeded_bug("float-secrets") {
         row.ready_secrets = ready_secrets;
     }
     row.reach = at_rest_reach(row);
@@ -402,7 +402,7 @@ fn finish(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
         end_stage(row, Stage::Upgraded, true, now);
         end_stages(row, now);
     }
-    if let Some(update) = row.rollout.clone().and_then(|rollout| draft.update_mut(&rollout)).filter(|_| worked) {
+    if let Some(update) = row.rollout.clone().and_then(|rollout| tx.update_mut(&rollout)).filter(|_| worked) {
         update.moved_at_ms = now.wall_ms;
         update.ends += 1;
         update.finished_in_round += 1;

@@ -7,12 +7,12 @@ use muster_proto::{
     resource::{ClusterState, ClusterStateSpec, ClusterStateStatus, Document, Metadata},
 };
 
-use super::super::{at, surveys};
+use super::super::{at, snapshots};
 use crate::{
     facts::{DrainRow, Facts, RemovalRow},
     plan::{
         Limits, removal, safety,
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
         update::drain::{self, Aim},
     },
 };
@@ -30,18 +30,18 @@ pub fn cluster_states(
     limits: &Limits,
     now: Now,
 ) -> Vec<ClusterState> {
-    let of_cluster = |survey: &Survey<'_>| -> Vec<ClusterState> {
-        let drains = survey.machines.iter().filter_map(|position| {
-            let row = position.update()?.drain.as_ref()?;
-            Some(swarm_drain(survey, position, row))
+    let of_cluster = |snapshot: &ClusterSnapshot<'_>| -> Vec<ClusterState> {
+        let drains = snapshot.machines.iter().filter_map(|view| {
+            let row = view.update()?.drain.as_ref()?;
+            Some(swarm_drain(snapshot, view, row))
         });
-        let removals = survey.machines.iter().filter_map(|position| {
-            let row = position.row.removal.as_ref().filter(|row| !row.aborting)?;
-            Some(swarm_remove(survey, position, row))
+        let removals = snapshot.machines.iter().filter_map(|view| {
+            let row = view.row.removal.as_ref().filter(|row| !row.aborting)?;
+            Some(swarm_remove(snapshot, view, row))
         });
         drains.chain(removals).collect()
     };
-    surveys(facts, wanted, limits, now).iter().flat_map(of_cluster).collect()
+    snapshots(facts, wanted, limits, now).iter().flat_map(of_cluster).collect()
 }
 
 /// Prefix and machine; if too long, the front of the machine's name is cut.
@@ -51,17 +51,17 @@ fn name(prefix: &str, machine: &MachineName) -> String {
     format!("{prefix}{}", machine.get(cut..).unwrap_or(machine))
 }
 
-fn swarm_drain(survey: &Survey<'_>, position: &Position<'_>, row: &DrainRow) -> ClusterState {
-    let given_back = drain::aim(survey, position) == Some(Aim::GivenBack);
+fn swarm_drain(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &DrainRow) -> ClusterState {
+    let given_back = drain::aim(snapshot, view) == Some(Aim::GivenBack);
     let waits = if given_back {
-        drain::given_back(survey, position)
-    } else if drain::was_reached(position) && drain::aim(survey, position).is_none() {
+        drain::given_back(snapshot, view)
+    } else if drain::was_reached(view) && drain::aim(snapshot, view).is_none() {
         Ok(())
     } else {
-        safety::swarm_drained(survey, position)
+        safety::swarm_drained(snapshot, view)
     };
-    let maintained = position.update().is_some_and(|mine| mine.maintenance.is_some());
-    let reason = match position.row.removal {
+    let maintained = view.update().is_some_and(|mine| mine.maintenance.is_some());
+    let reason = match view.row.removal {
         Some(_) => "delete",
         None if maintained => "maintenance",
         None => "upgrade",
@@ -69,42 +69,42 @@ fn swarm_drain(survey: &Survey<'_>, position: &Position<'_>, row: &DrainRow) -> 
     let drained = if given_back { waits.is_err() } else { waits.is_ok() };
     Document {
         metadata: Metadata {
-            name: name("sd-", &position.row.name),
+            name: name("sd-", &view.row.name),
             creation_timestamp: at(row.since_ms),
             annotations: BTreeMap::from([(REASON.to_owned(), reason.to_owned())]),
         },
         spec: ClusterStateSpec {
-            cluster_name: survey.cluster.name.to_string(),
+            cluster_name: snapshot.cluster.name.to_string(),
             kind: "swarm-drain".to_owned(),
-            arg: position.row.name.to_string(),
+            arg: view.row.name.to_string(),
             value: (!given_back).to_string(),
         },
         status: ClusterStateStatus {
             actual_value: drained.to_string(),
-            attempt: position.update().map_or(0, |mine| mine.drains),
+            attempt: view.update().map_or(0, |mine| mine.drains),
             message: waits.err().map(|waits| waits.message).unwrap_or_default(),
         },
     }
 }
 
-fn swarm_remove(survey: &Survey<'_>, position: &Position<'_>, row: &RemovalRow) -> ClusterState {
+fn swarm_remove(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &RemovalRow) -> ClusterState {
     Document {
         metadata: Metadata {
-            name: name("sr-", &position.row.name),
+            name: name("sr-", &view.row.name),
             creation_timestamp: at(row.since_ms),
             annotations: BTreeMap::from([(REASON.to_owned(), "delete".to_owned())]),
         },
         spec: ClusterStateSpec {
-            cluster_name: survey.cluster.name.to_string(),
+            cluster_name: snapshot.cluster.name.to_string(),
             kind: "swarm-remove".to_owned(),
-            arg: position.row.name.to_string(),
+            arg: view.row.name.to_string(),
             value: true.to_string(),
         },
         status: ClusterStateStatus {
             // Once it is true, machine and state are gone.
             actual_value: false.to_string(),
             attempt: u32::from(row.departure.is_some()),
-            message: removal::waits(survey, position).map(|waits| waits.message).unwrap_or_default(),
+            message: removal::waits(snapshot, view).map(|waits| waits.message).unwrap_or_default(),
         },
     }
 }

@@ -4,16 +4,16 @@
 
 use muster_proto::{
     model::{Blocked, Reason, RemovalPolicy, SwarmId, SwarmNode, SwarmNodeState, SwarmOp},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use crate::{
-    facts::{DepartingNode, Peers, SwarmLook},
+    facts::{DepartingNode, NodeObservation, Peers},
     plan::{
         safety::{self, blocked},
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
         update::drain::{
-            self, FRESH_MS, SETTLE_MS, look, own,
+            self, FRESH_MS, SETTLE_MS, look, node_ownership,
             questions::{LOOK_EVERY_MS, Question, RETRY_MS, known, manager, may_ask, own_engine, question},
         },
     },
@@ -21,41 +21,43 @@ use crate::{
 
 /// The departing node.
 #[must_use]
-pub fn leaving<'a>(position: &Position<'a>) -> Option<&'a DepartingNode> {
-    position.row.removal.as_ref()?.departure.as_ref().map(|departure| &departure.node)
+pub fn leaving<'a>(view: &MachineView<'a>) -> Option<&'a DepartingNode> {
+    view.row.removal.as_ref()?.departure.as_ref().map(|departure| &departure.node)
 }
 
-fn is_forced(position: &Position<'_>) -> bool {
-    position.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced)
+fn is_forced(view: &MachineView<'_>) -> bool {
+    view.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced)
 }
 
 /// The next question about a departing machine. None: an answer is pending, or there is no machine to ask.
 #[must_use]
-pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
+pub fn next(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Question> {
     // An outdated store would change nodes that the fleet has long finished with.
-    if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
+    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
         return None;
     }
-    let look = look(position).filter(|look| look.asked.is_none())?;
-    let id = match leaving(position)? {
+    let look = look(view).filter(|look| look.asked.is_none())?;
+    let id = match leaving(view)? {
         DepartingNode::Absent => return None,
-        DepartingNode::Unknown => return own_engine(survey, position, look),
+        DepartingNode::Unknown => return own_engine(snapshot, view, look),
         DepartingNode::Node(id) => id,
     };
-    let manager = manager(survey, position)?;
-    let Some(found) = known(survey, position, look) else { return Some(question(manager, SwarmOp::Nodes)) };
+    let manager = manager(snapshot, view)?;
+    let Some(found) = known(snapshot, view, look) else { return Some(question(manager, SwarmOp::Nodes)) };
     let found = found.as_ref()?;
     let change = |agent, op| Some(Question { agent, op, patience_ms: SETTLE_MS });
     // The node in an earlier answer of its agent may be another machine's.
-    if own::foreign(survey, position, id, Some(found)).is_some() || majority_is_kept(survey, look, found).is_err() {
+    if node_ownership::foreign(snapshot, view, id, Some(found)).is_some()
+        || majority_is_kept(snapshot, look, found).is_err()
+    {
         return None;
     }
     if found.manager.is_some() {
         return change(manager, SwarmOp::Demote { node: id.clone() });
     }
-    let forced = is_forced(position);
+    let forced = is_forced(view);
     // This is independent of the managers' view: a reachable engine must learn that it has left the swarm.
-    if let Some(leaves) = leave(survey, position, look, id).filter(|_| !forced) {
+    if let Some(leaves) = leave(snapshot, view, look, id).filter(|_| !forced) {
         return Some(leaves);
     }
     if forced || found.state == SwarmNodeState::Down {
@@ -63,29 +65,34 @@ pub fn next(survey: &Survey<'_>, position: &Position<'_>) -> Option<Question> {
         return change(manager, SwarmOp::Remove { node: id.clone(), hostname, force: forced });
     }
     let seen = look.node.as_ref().map_or(0, |seen| seen.at_mono_ms);
-    (survey.now.mono_ms.saturating_sub(seen) >= LOOK_EVERY_MS).then(|| question(manager, SwarmOp::Nodes))
+    (snapshot.now.mono_ms.saturating_sub(seen) >= LOOK_EVERY_MS).then(|| question(manager, SwarmOp::Nodes))
 }
 
 /// The request to its own engine to leave, unless it has left.
-fn leave(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook, id: &SwarmId) -> Option<Question> {
-    let Some(info) = drain::fresh(survey, look.info.as_ref()) else { return own_engine(survey, position, look) };
-    let own = position.row.id.filter(|own| position.connected() && may_ask(survey, look, *own))?;
+fn leave(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    look: &NodeObservation,
+    id: &SwarmId,
+) -> Option<Question> {
+    let Some(info) = drain::fresh(snapshot, look.info.as_ref()) else { return own_engine(snapshot, view, look) };
+    let own = view.row.id.filter(|own| view.connected() && may_ask(snapshot, look, *own))?;
     let still = info.node.as_ref() == Some(id);
     still.then(|| Question { agent: own, op: SwarmOp::Leave { node: id.clone() }, patience_ms: SETTLE_MS })
 }
 
 /// Do its managers report that the node is gone?
 #[must_use]
-pub fn is_forgotten(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+pub fn is_forgotten(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
     // Seeded bug: drop its row before the managers have removed the node.
-    let gone = |look| known(survey, position, look).is_some_and(Option::is_none) || planted("drop-before-forgotten");
-    look(position).is_some_and(gone)
+    let gone = |look| known(snapshot, view, look).is_some_and(Option::is_none) || seeded_bug("drop-before-forgotten");
+    look(view).is_some_and(gone)
 }
 
 /// Rule 1, the swarm's own quorum: the remaining managers have a majority among themselves, before and after a manager
 /// is demoted.
-fn majority_is_kept(survey: &Survey<'_>, look: &SwarmLook, found: &SwarmNode) -> Result<(), Blocked> {
-    let Some(peers) = drain::fresh(survey, look.peers.as_ref()) else {
+fn majority_is_kept(snapshot: &ClusterSnapshot<'_>, look: &NodeObservation, found: &SwarmNode) -> Result<(), Blocked> {
+    let Some(peers) = drain::fresh(snapshot, look.peers.as_ref()) else {
         return Err(blocked(Reason::LeavingSwarm, "the managers of its swarm are being counted", "one has answered"));
     };
     is_majority(peers, found)
@@ -93,7 +100,7 @@ fn majority_is_kept(survey: &Survey<'_>, look: &SwarmLook, found: &SwarmNode) ->
 
 fn is_majority(peers: &Peers, found: &SwarmNode) -> Result<(), Blocked> {
     let (managers, reachable) = (peers.managers, peers.reachable());
-    if (managers > 0 && reachable * 2 > managers) || planted("demote-without-quorum") {
+    if (managers > 0 && reachable * 2 > managers) || seeded_bug("demote-without-quorum") {
         return Ok(());
     }
     let what = if found.manager.is_some() { "without it" } else { "that are left" };
@@ -103,14 +110,14 @@ fn is_majority(peers: &Peers, found: &SwarmNode) -> Result<(), Blocked> {
 
 /// Why its departure is unfinished.
 #[must_use]
-pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
+pub fn waits(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Blocked {
     let about = |what: String| blocked(Reason::LeavingSwarm, what, "the swarm has answered");
-    let nothing = SwarmLook::default();
-    let look = look(position).unwrap_or(&nothing);
-    let failure = position.row.id.and_then(|id| look.failures.get(&id)).map(|failure| failure.what.as_str());
-    if let Some(DepartingNode::Unknown) = leaving(position) {
+    let nothing = NodeObservation::default();
+    let look = look(view).unwrap_or(&nothing);
+    let failure = view.row.id.and_then(|id| look.failures.get(&id)).map(|failure| failure.what.as_str());
+    if let Some(DepartingNode::Unknown) = leaving(view) {
         let said = look.info.as_ref().and_then(|seen| seen.what.node.as_ref());
-        if let Some(why) = said.and_then(|id| own::foreign(survey, position, id, None)) {
+        if let Some(why) = said.and_then(|id| node_ownership::foreign(snapshot, view, id, None)) {
             return why;
         }
         let info = look.info.as_ref().map(|seen| &seen.what).filter(|info| info.node.is_none());
@@ -122,16 +129,16 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
             (None, None) => "its Docker Engine is being asked for its Swarm node".to_owned(),
         });
     }
-    let why = || drain::unanswered(survey, position, look);
+    let why = || drain::unanswered(snapshot, view, look);
     // A manager's earlier answer is obsolete once no manager can be asked.
     if let Some(why) =
-        known(survey, position, look).is_none().then(why).filter(|why| why.reason == Reason::SwarmNoManager)
+        known(snapshot, view, look).is_none().then(why).filter(|why| why.reason == Reason::SwarmNoManager)
     {
         return why;
     }
     let Some(seen) = &look.node else { return about("its Swarm node is being looked at".to_owned()) };
     let Some(found) = &seen.what else { return about("its Swarm node is forgotten".to_owned()) };
-    if let Some(why) = own::foreign(survey, position, &found.id, Some(found)) {
+    if let Some(why) = node_ownership::foreign(snapshot, view, &found.id, Some(found)) {
         return why;
     }
     // The last count is used: during a recount it stays the reason, so that reasons do not alternate.
@@ -141,8 +148,8 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
     let name = &found.hostname;
     about(match failure {
         _ if found.manager.is_some() => format!("waiting for swarm node {name} to be demoted first"),
-        Some(failure) if !is_forced(position) => format!("Error: swarm node {name} does not leave: {failure}"),
-        _ if found.state == SwarmNodeState::Down || is_forced(position) => {
+        Some(failure) if !is_forced(view) => format!("Error: swarm node {name} does not leave: {failure}"),
+        _ if found.state == SwarmNodeState::Down || is_forced(view) => {
             format!("waiting for swarm node {name} to be removed")
         }
         _ => format!("waiting for swarm node {name} to leave and to be down (it is {})", found.state),
@@ -151,11 +158,11 @@ pub fn waits(survey: &Survey<'_>, position: &Position<'_>) -> Blocked {
 
 /// When time alone brings the next question, monotonic milliseconds.
 #[must_use]
-pub fn wakes_at(survey: &Survey<'_>, position: &Position<'_>) -> Option<u64> {
-    let look = look(position).filter(|look| look.asked.is_none() && leaving(position).is_some())?;
+pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<u64> {
+    let look = look(view).filter(|look| look.asked.is_none() && leaving(view).is_some())?;
     let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
     let failures = look.failures.values().map(|failure| later(failure.at_mono_ms, RETRY_MS));
     let info = look.info.iter().map(|seen| later(seen.at_mono_ms, FRESH_MS));
     let node = look.node.iter().flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
-    failures.chain(info).chain(node).filter(|at| *at > survey.now.mono_ms).min()
+    failures.chain(info).chain(node).filter(|at| *at > snapshot.now.mono_ms).min()
 }

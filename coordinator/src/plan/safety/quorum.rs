@@ -2,36 +2,39 @@
 
 use muster_proto::{
     model::{Blocked, MachineType, Reason, RemovalPolicy},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{blocked, for_each, some_names};
 use crate::{
-    facts::{RolloutRow, UpdateKind, Wish},
+    facts::{DesiredState, RolloutRow, UpdateKind},
     plan::{
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
         update,
     },
 };
 
 /// Control machines that count for the control plane's majority: the recorded set, and all that have been Ready. A
 /// machine that was never Ready is neutral. A revoked one still counts, as down.
-fn voters<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
-    let controls = survey.of_type(MachineType::Control);
-    controls.filter(|position| position.ready_once() || survey.cluster.control_set.contains(&position.row.name))
+fn voters<'a, 's>(snapshot: &'s ClusterSnapshot<'a>) -> impl Iterator<Item = &'s MachineView<'a>> {
+    let controls = snapshot.of_type(MachineType::Control);
+    controls.filter(|view| view.ready_once() || snapshot.cluster.control_set.contains(&view.row.name))
 }
 
 /// The others of them, except revoked ones.
-fn others<'a, 's>(survey: &'s Survey<'a>, position: &'s Position<'a>) -> impl Iterator<Item = &'s Position<'a>> {
-    voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked)
+fn others<'a, 's>(
+    snapshot: &'s ClusterSnapshot<'a>,
+    view: &'s MachineView<'a>,
+) -> impl Iterator<Item = &'s MachineView<'a>> {
+    voters(snapshot).filter(|other| other.row.name != view.row.name && !other.row.revoked)
 }
 
 /// Rule 1, the quorum: a control machine that has been Ready goes down only while every other is there.
-pub fn controls_are_there(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    if !position.ready_once() || planted("ignore-quorum") {
+pub fn controls_are_there(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    if !view.ready_once() || seeded_bug("ignore-quorum") {
         return Ok(());
     }
-    let away = others(survey, position).filter(|p| p.ready_once() && (p.lost || !p.connected()));
+    let away = others(snapshot, view).filter(|p| p.ready_once() && (p.lost || !p.connected()));
     let away: Vec<&str> = away.map(|p| p.row.name.as_str()).collect();
     if away.is_empty() {
         return Ok(());
@@ -43,22 +46,22 @@ pub fn controls_are_there(survey: &Survey<'_>, position: &Position<'_>) -> Resul
 
 /// Rule 1, the quorum, at the beginning of a turn: every other is there and deployed. In an update the others are also
 /// a majority, unless an operator has accepted downtime, or the machine stays undisturbed.
-pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    if !position.ready_once() || planted("ignore-quorum") {
+pub fn control_quorum(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    if !view.ready_once() || seeded_bug("ignore-quorum") {
         return Ok(());
     }
-    controls_are_there(survey, position)?;
-    let fresh: Vec<&str> = others(survey, position).filter(|p| !p.ready_once()).map(|p| p.row.name.as_str()).collect();
-    if fresh.is_empty() || planted("count-undeployed-control") {
-        return majority_is_kept(survey, position);
+    controls_are_there(snapshot, view)?;
+    let fresh: Vec<&str> = others(snapshot, view).filter(|p| !p.ready_once()).map(|p| p.row.name.as_str()).collect();
+    if fresh.is_empty() || seeded_bug("count-undeployed-control") {
+        return majority_is_kept(snapshot, view);
     }
     let names = some_names(fresh);
     let message = format!("control machine {names} was replaced and is not deployed: the control plane lacks it");
-    let aborted = survey.update().is_some_and(|update| update.wish == Wish::Abort);
-    let clears_when = match survey.rollout.filter(|rollout| rollout.update.is_some()) {
+    let aborted = snapshot.update().is_some_and(|update| update.wish == DesiredState::Abort);
+    let clears_when = match snapshot.rollout.filter(|rollout| rollout.update.is_some()) {
         // This removal keeps the update from ending.
-        Some(_) if aborted && position.row.removal.is_some() => {
-            format!("`musterctl remove {} --abort`: {names} is deployed then; remove it after that", position.row.name)
+        Some(_) if aborted && view.row.removal.is_some() => {
+            format!("`musterctl remove {} --abort`: {names} is deployed then; remove it after that", view.row.name)
         }
         Some(update) => {
             format!("`musterctl abort {}`: {names} is deployed then; start the update again after that", update.name)
@@ -73,10 +76,10 @@ pub fn control_quorum(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
 ///
 /// # Errors
 /// The missing machines.
-pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
-    let is_missing = |p: &&Position<'_>| (p.row.revoked || !p.ready_once()) && p.row.removal.is_none();
-    let missing = survey.of_type(MachineType::Control).filter(is_missing);
-    let missing: Vec<&str> = missing.map(|position| position.row.name.as_str()).collect();
+pub fn successor(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    let is_missing = |p: &&MachineView<'_>| (p.row.revoked || !p.ready_once()) && p.row.removal.is_none();
+    let missing = snapshot.of_type(MachineType::Control).filter(is_missing);
+    let missing: Vec<&str> = missing.map(|view| view.row.name.as_str()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -89,47 +92,47 @@ pub fn successor(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// Rule 1, the majority alone: is one left while this machine is down? This applies only to updates, and only to work
 /// that disturbs.
-pub fn majority_is_kept(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let asked = survey.update().filter(|_| !accepts_downtime(survey, position));
-    asked.filter(|_| goes_down(survey, position)).map_or(Ok(()), |_| majority_without(survey, position))
+pub fn majority_is_kept(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let asked = snapshot.update().filter(|_| !accepts_downtime(snapshot, view));
+    asked.filter(|_| goes_down(snapshot, view)).map_or(Ok(()), |_| majority_without(snapshot, view))
 }
 
 /// Does its work take it away from the control plane?
-fn goes_down(survey: &Survey<'_>, position: &Position<'_>) -> bool {
+fn goes_down(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
     // Seeded bug: apply the rule to harmless work too.
-    position.is_let_go()
-        || position.update().is_none_or(|mine| mine.request.is_some())
-        || update::disturbs(survey, position)
-        || planted("quorum-for-harmless")
+    view.is_let_go()
+        || view.update().is_none_or(|mine| mine.request.is_some())
+        || update::disturbs(snapshot, view)
+        || seeded_bug("quorum-for-harmless")
 }
 
 /// Has an operator accepted that the control plane may be down: in the rollout, or for this machine alone, which goes
 /// out of service or is removed?
 #[must_use]
-pub fn accepts_downtime(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let out_of_service = position.update().and_then(|mine| mine.maintenance);
-    survey.update().is_some_and(|update| update.accept_control_plane_downtime)
+pub fn accepts_downtime(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let out_of_service = view.update().and_then(|mine| mine.maintenance);
+    snapshot.update().is_some_and(|update| update.accept_control_plane_downtime)
         || out_of_service.is_some_and(|row| row.accept_control_plane_downtime)
-        || removed_all_the_same(position)
+        || removed_all_the_same(view)
 }
 
-fn removed_all_the_same(position: &Position<'_>) -> bool {
-    position.row.removal.as_ref().is_some_and(|row| row.accept_control_plane_downtime)
+fn removed_all_the_same(view: &MachineView<'_>) -> bool {
+    view.row.removal.as_ref().is_some_and(|row| row.accept_control_plane_downtime)
 }
 
 /// Rule 1, removals: do a majority of the control machines stay after this removal, and all others under way? A machine
 /// removed by force is exempt, because it is dead already.
-pub fn majority_stays(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let forced = position.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced);
-    if !position.ready_once() || forced || removed_all_the_same(position) {
+pub fn majority_stays(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let forced = view.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced);
+    if !view.ready_once() || forced || removed_all_the_same(view) {
         return Ok(());
     }
-    let name = &position.row.name;
-    let going = |other: &&Position<'_>| {
+    let name = &view.row.name;
+    let going = |other: &&MachineView<'_>| {
         other.row.name != *name && (other.row.revoked || other.row.removal.as_ref().is_some_and(|row| !row.aborting))
     };
-    let all = voters(survey).count();
-    let gone: Vec<&str> = voters(survey).filter(going).map(|other| other.row.name.as_str()).collect();
+    let all = voters(snapshot).count();
+    let gone: Vec<&str> = voters(snapshot).filter(going).map(|other| other.row.name.as_str()).collect();
     let left = all.saturating_sub(gone.len() + 1);
     if left * 2 > all {
         return Ok(());
@@ -145,13 +148,13 @@ pub fn majority_stays(survey: &Survey<'_>, position: &Position<'_>) -> Result<()
 ///
 /// # Errors
 /// How many would be left.
-pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let all = voters(survey).count();
-    let left = voters(survey).filter(|other| other.row.name != position.row.name && !other.row.revoked).count();
+pub fn majority_without(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let all = voters(snapshot).count();
+    let left = voters(snapshot).filter(|other| other.row.name != view.row.name && !other.row.revoked).count();
     if left * 2 > all {
         return Ok(());
     }
-    let revoked: Vec<&str> = voters(survey).filter(|p| p.row.revoked).map(|p| p.row.name.as_str()).collect();
+    let revoked: Vec<&str> = voters(snapshot).filter(|p| p.row.revoked).map(|p| p.row.name.as_str()).collect();
     let (message, remedy) = if revoked.is_empty() {
         let machines = if all == 1 { "control machine" } else { "control machines" };
         (format!("with {all} {machines} the control plane is down while one of them is"), String::new())
@@ -161,10 +164,10 @@ pub fn majority_without(survey: &Survey<'_>, position: &Position<'_>) -> Result<
             format!("{left} of {all} control machines would be left, which is no majority: {names} was revoked");
         (message, format!("{names} was replaced and deployed, or "))
     };
-    let by_itself = survey.rollout.filter(|_| survey.update().is_some_and(|u| u.kind == UpdateKind::Reconfigure));
-    let name = &position.row.name;
-    let enters = position.update().is_some_and(|mine| mine.maintenance.is_some());
-    let clears_when = match (&position.row.removal, by_itself) {
+    let by_itself = snapshot.rollout.filter(|_| snapshot.update().is_some_and(|u| u.kind == UpdateKind::Reconfigure));
+    let name = &view.row.name;
+    let enters = view.update().is_some_and(|mine| mine.maintenance.is_some());
+    let clears_when = match (&view.row.removal, by_itself) {
         (Some(_), _) => format!("{remedy}`musterctl remove {name} --accept-control-plane-downtime`"),
         (None, _) if enters => format!(
             "{remedy}`musterctl maintenance leave {name}` gives up; `musterctl maintenance enter {name} \

@@ -2,23 +2,23 @@
 
 use muster_proto::{
     model::{Blocked, MachineType, Reason, WORKERS_AT_ONCE_MAX},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{blocked, holds_slot, some_names};
 use crate::plan::{
-    survey::{Position, Progress, Survey},
+    snapshot::{ClusterSnapshot, MachineView, Progress},
     update::groups,
 };
 
 /// Worker slots that may be in use at once: the number configured for deployments or updates, at most 50.
 #[must_use]
-pub fn worker_slots_max(survey: &Survey<'_>) -> usize {
-    let configured = match survey.update() {
-        Some(_) => survey.spec.max_worker_upgrade_count,
-        None => survey.spec.max_worker_deploy_count,
+pub fn worker_slots_max(snapshot: &ClusterSnapshot<'_>) -> usize {
+    let configured = match snapshot.update() {
+        Some(_) => snapshot.spec.max_worker_upgrade_count,
+        None => snapshot.spec.max_worker_deploy_count,
     };
-    if planted("grant-51") {
+    if seeded_bug("grant-51") {
         return configured as usize + 1;
     }
     configured.min(WORKERS_AT_ONCE_MAX) as usize
@@ -34,37 +34,37 @@ const FEW_FREE: usize = 4;
 
 /// May a worker be granted a slot now, with respect to the slots of the others?
 #[must_use]
-pub fn has_worker_slot(survey: &Survey<'_>) -> bool {
-    let free = worker_slots_max(survey).saturating_sub(survey.worker_slots_used);
-    let granted = survey.of_type(MachineType::Worker).filter_map(|worker| worker.row.slot);
+pub fn has_worker_slot(snapshot: &ClusterSnapshot<'_>) -> bool {
+    let free = worker_slots_max(snapshot).saturating_sub(snapshot.worker_slots_used);
+    let granted = snapshot.of_type(MachineType::Worker).filter_map(|worker| worker.row.slot);
     // A clock that was set back delays no grant.
-    let is_new = |at_ms: u64| survey.now.wall_ms.checked_sub(at_ms).is_some_and(|age_ms| age_ms < SPREAD_MS);
+    let is_new = |at_ms: u64| snapshot.now.wall_ms.checked_sub(at_ms).is_some_and(|age_ms| age_ms < SPREAD_MS);
     free > 0 && (free <= FEW_FREE || !granted.map(|slot| slot.granted_at_ms).any(is_new))
 }
 
 /// Rule 2: at most min(configured, 50) workers hold a slot together.
-pub fn workers_within_limit(survey: &Survey<'_>) -> Result<(), Blocked> {
-    let (used, most) = (survey.worker_slots_used, worker_slots_max(survey));
+pub fn workers_within_limit(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    let (used, most) = (snapshot.worker_slots_used, worker_slots_max(snapshot));
     if used < most {
         return Ok(());
     }
     let message = format!("{used} of {most} worker slots are in use");
-    Err(waits_for_slot(message, stopped(survey), "a worker is done"))
+    Err(waits_for_slot(message, stopped(snapshot), "a worker is done"))
 }
 
 /// At most `concurrentUpdates` machines of an update group hold a slot together.
-pub fn within_group_limit(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+pub fn within_group_limit(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     // Without groups all workers are one group, with the limit of `workers_within_limit`.
-    if survey.spec.update_groups.is_empty() {
+    if snapshot.spec.update_groups.is_empty() {
         return Ok(());
     }
-    let group = groups::of(survey, position);
-    let used = groups::slots_used(survey, &group);
-    if used < group.at_once || planted("ignore-group-limit") {
+    let group = groups::of(snapshot, view);
+    let used = groups::slots_used(snapshot, &group);
+    if used < group.at_once || seeded_bug("ignore-group-limit") {
         return Ok(());
     }
     let message = format!("{used} of {} slots of update group {} are in use", group.at_once, group.name);
-    Err(waits_for_slot(message, stopped(survey), "a worker of the group is done"))
+    Err(waits_for_slot(message, stopped(snapshot), "a worker of the group is done"))
 }
 
 /// Names a machine that holds a slot and has stopped: its slot needs more than time to become free.
@@ -80,16 +80,16 @@ fn waits_for_slot(message: String, stopped: Option<&str>, clears_when: &str) -> 
 }
 
 /// The workers with a slot that need a person, each with its state.
-fn stopped<'s>(survey: &'s Survey<'_>) -> Option<&'s str> {
-    let word = |position: &Position<'_>| match position.trouble() {
-        _ if position.lost => Some("Lost"),
+fn stopped<'s>(snapshot: &'s ClusterSnapshot<'_>) -> Option<&'s str> {
+    let word = |view: &MachineView<'_>| match view.trouble() {
+        _ if view.lost => Some("Lost"),
         Some(Progress::Failed(_)) => Some("Failed"),
         Some(Progress::Held(_)) => Some("Indeterminate"),
         _ => None,
     };
-    let found = survey.found.stopped_workers.get_or_init(|| {
-        let holders = survey.of_type(MachineType::Worker).filter(|position| holds_slot(position));
-        let named = holders.filter_map(|position| Some(format!("{} ({})", position.row.name, word(position)?)));
+    let found = snapshot.cache.stopped_workers.get_or_init(|| {
+        let holders = snapshot.of_type(MachineType::Worker).filter(|view| holds_slot(view));
+        let named = holders.filter_map(|view| Some(format!("{} ({})", view.row.name, word(view)?)));
         let named: Vec<String> = named.collect();
         (!named.is_empty()).then(|| some_names(named.iter().map(String::as_str)))
     });

@@ -14,7 +14,7 @@ use muster_proto::{
         SwarmLabels, SwarmLocalState, SwarmManager, SwarmNode, SwarmNodeState, SwarmOp, SwarmReply, SwarmTokens,
         SwarmWay,
     },
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::super::safety::some_names;
@@ -400,7 +400,7 @@ fn quorum(nodes: &[SwarmNode]) -> Result<(), Refused> {
     let needed = majority(managers.len() + 1);
     let alone = managers.len() == 1 && reachable == 1;
     // Seeded bug: add a manager regardless of the other managers' state.
-    if alone || reachable >= needed || planted("join-without-quorum") {
+    if alone || reachable >= needed || seeded_bug("join-without-quorum") {
         return Ok(());
     }
     let missing = managers.iter().filter(|(_, manager)| !manager.reachable).map(|(node, _)| node.hostname.as_str());

@@ -3,7 +3,7 @@
 //! only criterion for a completed drain is a node free of service tasks.
 
 mod managers;
-pub mod own;
+pub mod node_ownership;
 pub mod questions;
 mod services;
 
@@ -14,7 +14,7 @@ use muster_proto::{
         Blocked, LcmType, MachineType, Phase, Reason, RunnerKind, SwarmAvailability, SwarmId, SwarmLocalState,
         SwarmNode, SwarmNodeState,
     },
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{
@@ -22,11 +22,11 @@ use super::{
     turn::{Participant, top},
 };
 use crate::{
-    facts::{DrainTarget, Seen, Stage, SwarmLook, UpdateRow, Wish},
+    facts::{DesiredState, DrainTarget, NodeObservation, Seen, Stage, UpdateRow},
     plan::{
         containers, removal,
         safety::{self, blocked},
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
         swarm,
     },
 };
@@ -54,49 +54,49 @@ pub enum Aim {
 
 /// Does the cluster use Swarm: is its `lcmType` `swarm` or `mke`, or does a type of machines have a `swarm-join`?
 #[must_use]
-pub fn uses_swarm(survey: &Survey<'_>) -> bool {
+pub fn uses_swarm(snapshot: &ClusterSnapshot<'_>) -> bool {
     let joins = |items: &Vec<muster_proto::model::StateItem>| items.iter().any(|i| i.runner == RunnerKind::SwarmJoin);
-    matches!(survey.spec.lcm_type, LcmType::Swarm | LcmType::Mke) || survey.spec.machine_types.values().any(joins)
+    matches!(snapshot.spec.lcm_type, LcmType::Swarm | LcmType::Mke) || snapshot.spec.machine_types.values().any(joins)
 }
 
 /// Must the machine be drained before it is disturbed? True for workers of clusters that use Swarm.
 #[must_use]
-pub fn is_wanted(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let disruptive = position.update().is_some_and(|mine| mine.disruptive);
-    let worker = position.row.spec.machine_type == MachineType::Worker;
-    disruptive && worker && (position.row.swarm.is_some() || uses_swarm(survey))
+pub fn is_wanted(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let disruptive = view.update().is_some_and(|mine| mine.disruptive);
+    let worker = view.row.spec.machine_type == MachineType::Worker;
+    disruptive && worker && (view.row.swarm.is_some() || uses_swarm(snapshot))
 }
 
 /// The goal for the machine's node now, if it has one and its drain has begun.
 #[must_use]
-pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
+pub fn aim(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Aim> {
     // An outdated store would change nodes that the fleet has long finished with.
-    if safety::store_is_current(survey).is_err() || survey.facts.meta.recovering {
+    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
         return None;
     }
-    let (update, mine) = (survey.update()?, position.update()?);
-    let counted = managers::is_asked(survey, position);
-    if !counted && (mine.drain.is_none() || position.is_let_go()) {
+    let (update, mine) = (snapshot.update()?, view.update()?);
+    let counted = managers::is_asked(snapshot, view);
+    if !counted && (mine.drain.is_none() || view.is_let_go()) {
         return None;
     }
-    if position.row.slot.is_none() || mine.returned_at_ms.is_some() {
+    if view.row.slot.is_none() || mine.returned_at_ms.is_some() {
         return None;
     }
-    if Participant::of(survey, position).and_then(Participant::gives_back).is_some() {
+    if Participant::of(snapshot, view).and_then(Participant::gives_back).is_some() {
         return (!counted).then_some(Aim::GivenBack);
     }
     let begins = || {
-        let refused = mine.set_aside.is_some() || not_halted(survey, update).is_err();
-        !refused && safety::may_begin(survey, position).is_ok()
+        let refused = mine.set_aside.is_some() || not_halted(snapshot, update).is_err();
+        !refused && safety::may_begin(snapshot, view).is_ok()
     };
     let next = match &mine.maintenance {
         // Days may have passed: check again before it leaves for good.
-        Some(row) => row.since_ms.is_none() || removal::takes_turn(position),
-        None => position.row.reach < Some(top(survey, position)) || position.awaits_permit(),
+        Some(row) => row.since_ms.is_none() || removal::takes_turn(view),
+        None => view.row.reach < Some(top(snapshot, view)) || view.awaits_permit(),
     };
-    let goes_on = next && !is_at_work(position) && safety::locks_granted(survey, position).is_ok();
+    let goes_on = next && !is_at_work(view) && safety::locks_granted(snapshot, view).is_ok();
     let begun = mine.disturbed() || mine.in_maintenance();
-    (goes_on && if begun { position.available() } else { begins() }).then_some(if counted {
+    (goes_on && if begun { view.available() } else { begins() }).then_some(if counted {
         Aim::Counted
     } else {
         Aim::Drained
@@ -106,27 +106,27 @@ pub fn aim(survey: &Survey<'_>, position: &Position<'_>) -> Option<Aim> {
 /// Does the deadline of its node's drain, or of the count of the others, run? It stands still while another machine's
 /// drain is awaited, which has a deadline of its own.
 #[must_use]
-pub fn is_awaited(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    match aim(survey, position) {
-        Some(Aim::Drained) => !services::waits_for_another(survey, position),
+pub fn is_awaited(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    match aim(snapshot, view) {
+        Some(Aim::Drained) => !services::waits_for_another(snapshot, view),
         Some(Aim::Counted) => true,
         Some(Aim::GivenBack) | None => false,
     }
 }
 
 /// The next step of the drain to record before anything disruptive may start.
-pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<MachineStep> {
-    let mine = position.update().filter(|_| is_wanted(survey, position))?;
+pub(super) fn step(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<MachineStep> {
+    let mine = view.update().filter(|_| is_wanted(snapshot, view))?;
     let Some(row) = &mine.drain else { return Some(MachineStep::Drain(DrainStep::Begin)) };
-    let look = look(position)?;
+    let look = look(view)?;
     let target = match &row.target {
-        DrainTarget::Unknown => identified(survey, position, look)?,
+        DrainTarget::Unknown => identified(snapshot, view, look)?,
         DrainTarget::Absent => return None,
-        DrainTarget::Node { .. } if has_left(survey, look) => DrainTarget::Absent,
-        DrainTarget::Node { id, .. } if is_another(survey, look, id) => DrainTarget::Unknown,
+        DrainTarget::Node { .. } if has_left(snapshot, look) => DrainTarget::Absent,
+        DrainTarget::Node { id, .. } if is_another(snapshot, look, id) => DrainTarget::Unknown,
         // It was changed by others meanwhile: it gets back their value.
         DrainTarget::Node { id, was } => {
-            let found = node(survey, look)?.as_ref().filter(|found| found.id == *id)?.availability;
+            let found = node(snapshot, look)?.as_ref().filter(|found| found.id == *id)?.availability;
             let foreign = found != SwarmAvailability::Drain && found != *was;
             foreign.then(|| DrainTarget::Node { id: id.clone(), was: found })?
         }
@@ -135,44 +135,44 @@ pub(super) fn step(survey: &Survey<'_>, position: &Position<'_>) -> Option<Machi
 }
 
 /// The machine's node in the swarm, if its own engine and a manager agree.
-fn identified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Option<DrainTarget> {
-    let info = fresh(survey, look.info.as_ref())?;
+fn identified(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, look: &NodeObservation) -> Option<DrainTarget> {
+    let info = fresh(snapshot, look.info.as_ref())?;
     let Some(id) = &info.node else {
         return (info.state == SwarmLocalState::Inactive).then_some(DrainTarget::Absent);
     };
-    let found = node(survey, look)?.as_ref().filter(|found| found.id == *id && found.hostname == info.hostname)?;
-    if own::foreign(survey, position, id, Some(found)).is_some() {
+    let found = node(snapshot, look)?.as_ref().filter(|found| found.id == *id && found.hostname == info.hostname)?;
+    if node_ownership::foreign(snapshot, view, id, Some(found)).is_some() {
         return None;
     }
     // It gets back what a drain took from its former identity.
-    let owed = position.row.former_node.as_ref().and_then(|former| swarm::restore::availability_of(former, id));
+    let owed = view.row.former_node.as_ref().and_then(|former| swarm::restore::availability_of(former, id));
     let was = owed.filter(|(_, until)| found.availability == *until).map_or(found.availability, |(wanted, _)| wanted);
     Some(DrainTarget::Node { id: id.clone(), was })
 }
 
 /// Does its own engine report that it is out of the swarm? Then it is free of tasks, and there is no node to restore.
-fn has_left(survey: &Survey<'_>, look: &SwarmLook) -> bool {
-    let info = fresh(survey, look.info.as_ref());
+fn has_left(snapshot: &ClusterSnapshot<'_>, look: &NodeObservation) -> bool {
+    let info = fresh(snapshot, look.info.as_ref());
     info.is_some_and(|info| info.state == SwarmLocalState::Inactive && info.node.is_none())
 }
 
 /// Does its own engine report another node than this? Then it has left the swarm and joined it again.
-fn is_another(survey: &Survey<'_>, look: &SwarmLook, id: &SwarmId) -> bool {
-    fresh(survey, look.info.as_ref()).and_then(|info| info.node.as_ref()).is_some_and(|own| own != id)
+fn is_another(snapshot: &ClusterSnapshot<'_>, look: &NodeObservation, id: &SwarmId) -> bool {
+    fresh(snapshot, look.info.as_ref()).and_then(|info| info.node.as_ref()).is_some_and(|own| own != id)
 }
 
 /// What is known of the machine's node.
-pub(in crate::plan) fn look<'a>(position: &Position<'a>) -> Option<&'a SwarmLook> {
-    position.live.map(|live| &live.swarm)
+pub(in crate::plan) fn look<'a>(view: &MachineView<'a>) -> Option<&'a NodeObservation> {
+    view.live.map(|live| &live.swarm)
 }
 
-pub(in crate::plan) fn fresh<'a, T>(survey: &Survey<'_>, seen: Option<&'a Seen<T>>) -> Option<&'a T> {
-    seen.filter(|seen| survey.now.mono_ms.saturating_sub(seen.at_mono_ms) < FRESH_MS).map(|seen| &seen.what)
+pub(in crate::plan) fn fresh<'a, T>(snapshot: &ClusterSnapshot<'_>, seen: Option<&'a Seen<T>>) -> Option<&'a T> {
+    seen.filter(|seen| snapshot.now.mono_ms.saturating_sub(seen.at_mono_ms) < FRESH_MS).map(|seen| &seen.what)
 }
 
 /// The node as a manager showed it a moment ago; None in it: the node does not exist.
-fn node<'a>(survey: &Survey<'_>, look: &'a SwarmLook) -> Option<&'a Option<SwarmNode>> {
-    fresh(survey, look.node.as_ref())
+fn node<'a>(snapshot: &ClusterSnapshot<'_>, look: &'a NodeObservation) -> Option<&'a Option<SwarmNode>> {
+    fresh(snapshot, look.node.as_ref())
 }
 
 /// Rule 4, its Swarm: was the node drained a moment ago? What keeps it is taken from the last answers, however old. A
@@ -180,37 +180,35 @@ fn node<'a>(survey: &Survey<'_>, look: &'a SwarmLook) -> Option<&'a Option<Swarm
 ///
 /// # Errors
 /// The services that still have tasks there, or the machines that have yet to answer.
-pub fn reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    is_reached(survey, position).map_err(|why| match why.reason {
-        Reason::SwarmDraining => {
-            Blocked { message: format!("{}{}", why.message, containers::stay(position.row)), ..why }
-        }
+pub fn reached(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    is_reached(snapshot, view).map_err(|why| match why.reason {
+        Reason::SwarmDraining => Blocked { message: format!("{}{}", why.message, containers::stay(view.row)), ..why },
         _ => why,
     })
 }
 
-fn is_reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    if managers::is_asked(survey, position) {
-        return managers::majority(survey, position);
+fn is_reached(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    if managers::is_asked(snapshot, view) {
+        return managers::majority(snapshot, view);
     }
-    if !is_wanted(survey, position) {
+    if !is_wanted(snapshot, view) {
         return Ok(());
     }
     let about = |what: &str| blocked(Reason::SwarmDraining, what, "the swarm has answered");
-    let row = position.update().and_then(|mine| mine.drain.as_ref());
-    let (Some(row), Some(look)) = (row, look(position)) else { return Err(about("its Swarm drain is about to begin")) };
+    let row = view.update().and_then(|mine| mine.drain.as_ref());
+    let (Some(row), Some(look)) = (row, look(view)) else { return Err(about("its Swarm drain is about to begin")) };
     let id = match &row.target {
         DrainTarget::Absent => return Ok(()),
-        DrainTarget::Unknown => return Err(unidentified(survey, position, look)),
+        DrainTarget::Unknown => return Err(unidentified(snapshot, view, look)),
         DrainTarget::Node { id, .. } => id,
     };
-    let Some(seen) = &look.node else { return Err(unanswered(survey, position, look)) };
-    let Some(found) = &seen.what else { return Err(unknown_node(position, id)) };
+    let Some(seen) = &look.node else { return Err(unanswered(snapshot, view, look)) };
+    let Some(found) = &seen.what else { return Err(unknown_node(view, id)) };
     if found.availability != SwarmAvailability::Drain {
-        services::spared(survey, position)?;
+        services::spared(snapshot, view)?;
         return Err(about("the availability of its Swarm node is about to become drain"));
     }
-    if unsettled_until(survey, look, Some(SwarmAvailability::Drain)).is_some() {
+    if unsettled_until(snapshot, look, Some(SwarmAvailability::Drain)).is_some() {
         return Err(about("a change of its Swarm node that nobody has confirmed may still be carried out"));
     }
     match &look.tasks {
@@ -233,8 +231,8 @@ fn is_reached(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocke
             ),
             "its tasks have moved (`docker node ps` on a manager names them; is there room for them elsewhere?)",
         )),
-        tasks if fresh(survey, tasks.as_ref()).is_some() && node(survey, look).is_some() => Ok(()),
-        Some(_) | None => Err(unanswered(survey, position, look)),
+        tasks if fresh(snapshot, tasks.as_ref()).is_some() && node(snapshot, look).is_some() => Ok(()),
+        Some(_) | None => Err(unanswered(snapshot, view, look)),
     }
 }
 
@@ -256,18 +254,18 @@ fn list(services: &[String]) -> String {
     }
 }
 
-fn unknown_node(position: &Position<'_>, id: &SwarmId) -> Blocked {
+fn unknown_node(view: &MachineView<'_>, id: &SwarmId) -> Blocked {
     blocked(
         Reason::SwarmNodeUnknown,
-        format!("Error: {} is node {id} of a swarm that its cluster's managers do not know", position.row.name),
+        format!("Error: {} is node {id} of a swarm that its cluster's managers do not know", view.row.name),
         "its engine is in the cluster's swarm (`docker info` there, `docker node ls` on a manager)",
     )
 }
 
 /// Why its node is still unknown, from the last answers, however old: the cause, rather than the question that happens
 /// to be under way.
-fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Blocked {
-    if let Some(failure) = position.row.id.and_then(|id| look.failures.get(&id)) {
+fn unidentified(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, look: &NodeObservation) -> Blocked {
+    if let Some(failure) = view.row.id.and_then(|id| look.failures.get(&id)) {
         let message = format!("Error: its Docker Engine cannot be asked for its Swarm node: {}", failure.what);
         return blocked(Reason::SwarmDraining, message, "its Docker Engine has answered");
     }
@@ -281,26 +279,30 @@ fn unidentified(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) 
         return blocked(Reason::SwarmDraining, message, "its Docker Engine is in the swarm, or in none");
     };
     let found = look.node.as_ref().map(|seen| &seen.what);
-    if let Some(why) = own::foreign(survey, position, id, found.and_then(Option::as_ref)) {
+    if let Some(why) = node_ownership::foreign(snapshot, view, id, found.and_then(Option::as_ref)) {
         return why;
     }
     match found {
-        None => unanswered(survey, position, look),
-        Some(None) => unknown_node(position, id),
+        None => unanswered(snapshot, view, look),
+        Some(None) => unknown_node(view, id),
         Some(Some(found)) if found.hostname != info.hostname => blocked(
             Reason::SwarmNodeUnknown,
             format!("Error: node {id} is {} for the managers, and {} for itself", found.hostname, info.hostname),
             "both say the same",
         ),
         // The manager that said so cannot be asked any more.
-        Some(Some(_)) if node(survey, look).is_none() => unanswered(survey, position, look),
+        Some(Some(_)) if node(snapshot, look).is_none() => unanswered(snapshot, view, look),
         Some(Some(_)) => blocked(Reason::SwarmDraining, "its Swarm node is being looked at", "the swarm has answered"),
     }
 }
 
 /// The managers' answers are all outdated: one is being asked, or all of them failed to answer the last time.
-pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, look: &SwarmLook) -> Blocked {
-    let others = questions::controls(survey).filter(|control| control.row.name != position.row.name);
+pub(in crate::plan) fn unanswered(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    look: &NodeObservation,
+) -> Blocked {
+    let others = questions::controls(snapshot).filter(|control| control.row.name != view.row.name);
     let said = others.map(|control| match control.row.id.and_then(|id| look.failures.get(&id)) {
         _ if !control.connected() => Some(format!("{} is not connected", control.row.name)),
         Some(failure) => Some(format!("{}: {}", control.row.name, failure.what)),
@@ -317,10 +319,10 @@ pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, 
     let message = format!("Error: no manager of the swarm can be asked - {said}");
     let mut clears_when = "one of them answers; it is tried again every few seconds".to_owned();
     // A replaced manager may be the only one, and it is deployed after the update.
-    let waiting = questions::controls(survey).filter(|control| !control.ready_once());
+    let waiting = questions::controls(snapshot).filter(|control| !control.ready_once());
     let waiting: Vec<&str> = waiting.map(|control| control.row.name.as_str()).collect();
-    let goes_on = survey.update().is_some_and(|update| update.wish != Wish::Abort);
-    if let Some(update) = survey.rollout.filter(|_| goes_on && !waiting.is_empty()) {
+    let goes_on = snapshot.update().is_some_and(|update| update.wish != DesiredState::Abort);
+    if let Some(update) = snapshot.rollout.filter(|_| goes_on && !waiting.is_empty()) {
         let names = safety::some_names(waiting);
         clears_when = format!("{clears_when}; or `musterctl abort {}`: {names} is deployed then", update.name);
     }
@@ -330,21 +332,25 @@ pub(in crate::plan) fn unanswered(survey: &Survey<'_>, position: &Position<'_>, 
 /// The availability that a node gets back if it had this one.
 fn back(was: SwarmAvailability) -> SwarmAvailability {
     // Seeded bug: activate a node that an operator had drained.
-    if planted("activate-operators-drain") { SwarmAvailability::Active } else { was }
+    if seeded_bug("activate-operators-drain") { SwarmAvailability::Active } else { was }
 }
 
 /// Until when an unconfirmed change of the node may still be carried out, monotonic milliseconds. `wanted`: a change to
 /// this availability does no harm. None: every change is confirmed or too old.
-fn unsettled_until(survey: &Survey<'_>, look: &SwarmLook, wanted: Option<SwarmAvailability>) -> Option<u64> {
+fn unsettled_until(
+    snapshot: &ClusterSnapshot<'_>,
+    look: &NodeObservation,
+    wanted: Option<SwarmAvailability>,
+) -> Option<u64> {
     // Seeded bug: a change that nobody confirmed was not carried out.
-    if planted("no-settle-after-change") {
+    if seeded_bug("no-settle-after-change") {
         return None;
     }
     let others = look.unsettled.values().filter(|seen| Some(seen.what) != wanted).map(|seen| seen.at_mono_ms);
     // The previous coordinator may have ordered the drain at its last moment.
     let inherited = !look.begun_here && wanted != Some(SwarmAvailability::Drain);
-    let asked = others.chain(inherited.then_some(survey.facts.live.started_mono_ms));
-    asked.map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS)).filter(|until| *until > survey.now.mono_ms).max()
+    let asked = others.chain(inherited.then_some(snapshot.facts.live.started_mono_ms));
+    asked.map(|at_mono_ms| at_mono_ms.saturating_add(SETTLE_MS)).filter(|until| *until > snapshot.now.mono_ms).max()
 }
 
 /// Rule 9, its Swarm: is the node as it was? A node that was drained before us stays drained, and changes that others
@@ -353,25 +359,25 @@ fn unsettled_until(survey: &Survey<'_>, look: &SwarmLook, wanted: Option<SwarmAv
 ///
 /// # Errors
 /// What it waits for.
-pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    let Some(row) = position.update().and_then(|mine| mine.drain.as_ref()) else { return Ok(()) };
+pub fn given_back(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    let Some(row) = view.update().and_then(|mine| mine.drain.as_ref()) else { return Ok(()) };
     let DrainTarget::Node { was, .. } = &row.target else { return Ok(()) };
     let was = back(*was);
     let waits = |message: String| {
-        let why = unanswered(survey, position, look(position).unwrap_or(&SwarmLook::default()));
+        let why = unanswered(snapshot, view, look(view).unwrap_or(&NodeObservation::default()));
         match why.reason {
             Reason::SwarmNoManager => why,
             _ => blocked(Reason::SwarmUncordoning, message, "a manager has confirmed it"),
         }
     };
-    if was == SwarmAvailability::Drain || look(position).is_some_and(|look| has_left(survey, look)) {
+    if was == SwarmAvailability::Drain || look(view).is_some_and(|look| has_left(snapshot, look)) {
         return Ok(());
     }
-    let unsettled = look(position).and_then(|look| unsettled_until(survey, look, None));
+    let unsettled = look(view).and_then(|look| unsettled_until(snapshot, look, None));
     if unsettled.is_some() {
         return Err(waits("a change of its Swarm node that nobody has confirmed may still be carried out".to_owned()));
     }
-    match look(position).and_then(|look| node(survey, look)) {
+    match look(view).and_then(|look| node(snapshot, look)) {
         Some(None) => Ok(()),
         Some(Some(found)) if found.availability != SwarmAvailability::Drain => Ok(()),
         Some(Some(_)) | None => Err(waits(format!("its Swarm node gets its availability {was} back"))),
@@ -381,26 +387,26 @@ pub fn given_back(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Bl
 /// Deadline of the wait for the node, Unix milliseconds. For its drain it restarts when a task has gone, after a wait
 /// for another machine's drain, and when another machine ends. It also restarts with the coordinator, which has to look
 /// first. None: the wait is absent, for another machine's drain, or halted by an operator.
-pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<u64> {
-    let begun_ms = match aim(survey, position)? {
+pub(super) fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, view: &MachineView<'_>) -> Option<u64> {
+    let begun_ms = match aim(snapshot, view)? {
         Aim::GivenBack => {
-            let begun = position.row.stages.get(&Stage::SwarmUncordoned)?.started_at_ms;
-            begun.max(survey.facts.live.started_wall_ms)
+            let begun = view.row.stages.get(&Stage::SwarmUncordoned)?.started_at_ms;
+            begun.max(snapshot.facts.live.started_wall_ms)
         }
-        Aim::Drained | Aim::Counted if update.wish != Wish::Go => return None,
+        Aim::Drained | Aim::Counted if update.wish != DesiredState::Go => return None,
         Aim::Drained | Aim::Counted => {
-            let look = look(position)?;
+            let look = look(view)?;
             look.awaited_since_ms?
                 .max(look.fewer_at_ms.unwrap_or(0))
-                .max(stages::others_moved_ms(survey, update, position))
+                .max(stages::others_moved_ms(snapshot, update, view))
         }
     };
-    Some(begun_ms.saturating_add(survey.spec.update_deadlines.swarm_drain.after_ms))
+    Some(begun_ms.saturating_add(snapshot.spec.update_deadlines.swarm_drain.after_ms))
 }
 
 /// Was the drain completed in this turn? Later it is checked again before each permit.
 #[must_use]
-pub fn was_reached(position: &Position<'_>) -> bool {
-    position.row.reach > Some(Phase::Prepare)
-        && position.row.stages.get(&Stage::SwarmDrained).is_some_and(|stage| stage.succeeded)
+pub fn was_reached(view: &MachineView<'_>) -> bool {
+    view.row.reach > Some(Phase::Prepare)
+        && view.row.stages.get(&Stage::SwarmDrained).is_some_and(|stage| stage.succeeded)
 }

@@ -7,7 +7,7 @@ use muster_proto::model::{DEFAULT_GROUP, DEFAULT_GROUP_INDEX, MachineType};
 use super::targets;
 use crate::plan::{
     safety,
-    survey::{Position, Survey},
+    snapshot::{ClusterSnapshot, MachineView},
 };
 
 /// A worker's update group, as frozen with the update.
@@ -25,13 +25,13 @@ pub struct Group<'a> {
 
 /// The group of a machine. Control machines belong to none, and get the default group for its setting of reboots.
 #[must_use]
-pub fn of<'a>(survey: &Survey<'a>, position: &Position<'a>) -> Group<'a> {
-    let named = match position.update() {
+pub fn of<'a>(snapshot: &ClusterSnapshot<'a>, view: &MachineView<'a>) -> Group<'a> {
+    let named = match view.update() {
         Some(mine) => mine.group.as_ref(),
-        None => position.row.spec.update_group.as_ref(),
+        None => view.row.spec.update_group.as_ref(),
     };
-    let group = survey.spec.update_group(named);
-    let most = safety::worker_slots_max(survey);
+    let group = snapshot.spec.update_group(named);
+    let most = safety::worker_slots_max(snapshot);
     Group {
         name: named.map_or(DEFAULT_GROUP, |name| name.as_str()),
         index: group.map_or(DEFAULT_GROUP_INDEX, |group| group.index),
@@ -40,8 +40,8 @@ pub fn of<'a>(survey: &Survey<'a>, position: &Position<'a>) -> Group<'a> {
     }
 }
 
-fn workers<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
-    targets(survey).filter(|position| position.row.spec.machine_type == MachineType::Worker)
+fn workers<'a, 's>(snapshot: &'s ClusterSnapshot<'a>) -> impl Iterator<Item = &'s MachineView<'a>> {
+    targets(snapshot).filter(|view| view.row.spec.machine_type == MachineType::Worker)
 }
 
 /// Answers about all workers that each of them asks for, computed once.
@@ -54,21 +54,21 @@ pub struct Groups {
 }
 
 impl Groups {
-    fn of(survey: &Survey<'_>) -> Self {
+    fn of(snapshot: &ClusterSnapshot<'_>) -> Self {
         let mut used = BTreeMap::new();
-        for position in workers(survey).filter(|position| position.row.slot.is_some()) {
-            *used.entry(of(survey, position).name.to_owned()).or_default() += 1;
+        for view in workers(snapshot).filter(|view| view.row.slot.is_some()) {
+            *used.entry(of(snapshot, view).name.to_owned()).or_default() += 1;
         }
         // Deferred machines are out of the way, and so are unreachable ones that hold no slot.
-        let aside = |other: &Position<'_>| {
+        let aside = |other: &MachineView<'_>| {
             let unreachable = other.row.slot.is_none() && (other.lost || other.row.revoked);
             unreachable || other.update().is_some_and(|mine| mine.set_aside.is_some())
         };
-        let open: Vec<(u32, &str)> = workers(survey)
+        let open: Vec<(u32, &str)> = workers(snapshot)
             .filter(|other| !aside(other))
-            .map(|other| (of(survey, other).index, other.row.name.as_str()))
+            .map(|other| (of(snapshot, other).index, other.row.name.as_str()))
             .collect();
-        let indexes: BTreeSet<u32> = targets(survey).map(|position| of(survey, position).index).collect();
+        let indexes: BTreeSet<u32> = targets(snapshot).map(|view| of(snapshot, view).index).collect();
         let names = |index: u32| {
             let earlier: Vec<&str> = open.iter().filter(|(of, _)| *of < index).map(|(_, name)| *name).collect();
             (!earlier.is_empty()).then(|| safety::some_names(earlier))
@@ -76,24 +76,24 @@ impl Groups {
         Self { before: indexes.into_iter().map(|index| (index, names(index))).collect(), used }
     }
 
-    fn found<'s>(survey: &'s Survey<'_>) -> &'s Self {
-        survey.found.groups.get_or_init(|| Self::of(survey))
+    fn found<'s>(snapshot: &'s ClusterSnapshot<'_>) -> &'s Self {
+        snapshot.cache.groups.get_or_init(|| Self::of(snapshot))
     }
 }
 
 /// Names of workers of earlier groups for which this one waits.
 #[must_use]
-pub fn open_before<'s>(survey: &'s Survey<'_>, position: &Position<'_>) -> Option<&'s str> {
+pub fn open_before<'s>(snapshot: &'s ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<&'s str> {
     // Machines go into maintenance in the order of their operators' requests.
-    let ordered = position.update().is_some_and(|mine| mine.maintenance.is_none());
-    if survey.spec.update_groups.is_empty() || !ordered {
+    let ordered = view.update().is_some_and(|mine| mine.maintenance.is_none());
+    if snapshot.spec.update_groups.is_empty() || !ordered {
         return None;
     }
-    Groups::found(survey).before.get(&of(survey, position).index)?.as_deref()
+    Groups::found(snapshot).before.get(&of(snapshot, view).index)?.as_deref()
 }
 
 /// Number of machines of a group that hold a slot.
 #[must_use]
-pub fn slots_used(survey: &Survey<'_>, group: &Group<'_>) -> usize {
-    Groups::found(survey).used.get(group.name).copied().unwrap_or_default()
+pub fn slots_used(snapshot: &ClusterSnapshot<'_>, group: &Group<'_>) -> usize {
+    Groups::found(snapshot).used.get(group.name).copied().unwrap_or_default()
 }

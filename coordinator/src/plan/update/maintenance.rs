@@ -3,7 +3,7 @@
 
 use muster_proto::{
     model::{Blocked, Reason},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{drain, targets};
@@ -12,40 +12,40 @@ use crate::{
     plan::{
         assign, containers, locks,
         safety::{self, blocked},
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 
 /// Machines of the open update that are out of service, or on their way.
-pub fn members<'a, 's>(survey: &'s Survey<'a>) -> impl Iterator<Item = &'s Position<'a>> {
-    targets(survey).filter(|position| position.update().is_some_and(|mine| mine.maintenance.is_some()))
+pub fn members<'a, 's>(snapshot: &'s ClusterSnapshot<'a>) -> impl Iterator<Item = &'s MachineView<'a>> {
+    targets(snapshot).filter(|view| view.update().is_some_and(|mine| mine.maintenance.is_some()))
 }
 
 /// Are all intended machines out of service? Then the work is over until an operator wants one back.
 #[must_use]
-pub fn rests(survey: &Survey<'_>) -> bool {
-    let mut members = targets(survey).peekable();
-    members.peek().is_some() && members.all(|position| position.in_maintenance() && position.row.removal.is_none())
+pub fn rests(snapshot: &ClusterSnapshot<'_>) -> bool {
+    let mut members = targets(snapshot).peekable();
+    members.peek().is_some() && members.all(|view| view.in_maintenance() && view.row.removal.is_none())
 }
 
 /// May it go out of service now: is rule 4 met, has everything ended there, and will its list start nothing more?
 ///
 /// # Errors
 /// What it waits for.
-pub fn may_enter(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
+pub fn may_enter(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     // While an item runs, the swarm is not asked, so its answer becomes old by time alone.
-    nothing_runs(position)?;
-    safety::may_disturb(survey, position)?;
-    will_run_nothing(survey, position)
+    nothing_runs(view)?;
+    safety::may_disturb(snapshot, view)?;
+    will_run_nothing(snapshot, view)
 }
 
 /// Has everything ended there, and will its list start nothing more?
 ///
 /// # Errors
 /// What it waits for.
-pub(super) fn will_run_nothing(survey: &Survey<'_>, position: &Position<'_>) -> Result<(), Blocked> {
-    nothing_runs(position)?;
-    if assign::is_accepted(survey.facts, position) {
+pub(super) fn will_run_nothing(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    nothing_runs(view)?;
+    if assign::is_accepted(snapshot.facts, view) {
         return Ok(());
     }
     Err(blocked(Reason::Deciding, "its agent is told to start nothing more", "its agent has accepted that"))
@@ -55,14 +55,14 @@ pub(super) fn will_run_nothing(survey: &Survey<'_>, position: &Position<'_>) -> 
 ///
 /// # Errors
 /// The running item.
-pub fn nothing_runs(position: &Position<'_>) -> Result<(), Blocked> {
+pub fn nothing_runs(view: &MachineView<'_>) -> Result<(), Blocked> {
     // A permit cannot be withdrawn: it is used, or the agent reports that it is over.
-    if let Some(item) = position.next_open().filter(|item| position.live_permit(item).is_some()) {
+    if let Some(item) = view.next_open().filter(|item| view.live_permit(item).is_some()) {
         let message = format!("item {} has leave to start on it", item.name);
         return Err(blocked(Reason::ItemRunning, message, "it has ended, or its leave is over"));
     }
     // Seeded bug: let running items go on.
-    match position.running().next().filter(|_| !planted("run-in-maintenance")) {
+    match view.running().next().filter(|_| !seeded_bug("run-in-maintenance")) {
         Some(status) => {
             Err(blocked(Reason::ItemRunning, format!("item {} still runs on it", status.name), "it has ended"))
         }
@@ -71,39 +71,38 @@ pub fn nothing_runs(position: &Position<'_>) -> Result<(), Blocked> {
 }
 
 /// Rule 9: is it given back now? Before it is out of service this is immediate; after that, once it is there again.
-pub(super) fn gives_back(position: &Position<'_>, mine: &MachineUpdate, row: &MaintenanceRow) -> bool {
+pub(super) fn gives_back(view: &MachineView<'_>, mine: &MachineUpdate, row: &MaintenanceRow) -> bool {
     if row.since_ms.is_none() {
         // A machine that was taken out of an update for its removal may have begun something harmless.
-        let told = position.row.assigned.accepted == position.row.assigned.generation;
-        let idle = position.row.removal.is_none() || (told && nothing_runs(position).is_ok());
+        let told = view.row.assigned.accepted == view.row.assigned.generation;
+        let idle = view.row.removal.is_none() || (told && nothing_runs(view).is_ok());
         return idle && (row.leaving || mine.set_aside.is_some());
     }
     // Seeded bug: bring workloads back to a machine that may be in pieces.
-    let there = (position.connected() && !position.lost) || planted("give-back-unreachable");
+    let there = (view.connected() && !view.lost) || seeded_bug("give-back-unreachable");
     there && is_wanted_back(row)
 }
 
 /// Does an operator want it back?
 pub(super) fn is_wanted_back(row: &MaintenanceRow) -> bool {
     // Seeded bug: give it back at once, because it has no work.
-    row.leaving || (row.since_ms.is_some() && planted("leave-by-itself"))
+    row.leaving || (row.since_ms.is_some() && seeded_bug("leave-by-itself"))
 }
 
 /// Why a machine that is out of service does not move. None: it is in service, or on its way.
 #[must_use]
-pub fn out_of_service(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    let known = position.in_maintenance() && !position.row.revoked && !position.row.in_doubt;
-    let mine = position.update().filter(|_| known)?;
-    let name = &position.row.name;
-    let moved = !locks::nobody_moves(survey) || drain::uses_swarm(survey);
+pub fn out_of_service(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    let known = view.in_maintenance() && !view.row.revoked && !view.row.in_doubt;
+    let mine = view.update().filter(|_| known)?;
+    let name = &view.row.name;
+    let moved = !locks::nobody_moves(snapshot) || drain::uses_swarm(snapshot);
     let workloads = if moved { "its workloads were moved away" } else { "nobody moves workloads here" };
-    let stay = containers::stay(position.row);
+    let stay = containers::stay(view.row);
     let mut message = format!("out of service: {workloads} and no item is run on it{stay}");
-    if !position.connected() {
+    if !view.connected() {
         message.push_str("; it is not connected now");
     }
-    if let Some(taken_back) =
-        mine.request.and_then(|request| locks::inactive(survey, Some(position.row), &request).err())
+    if let Some(taken_back) = mine.request.and_then(|request| locks::inactive(snapshot, Some(view.row), &request).err())
     {
         message = format!("{message}; its workloads may be back: {}", taken_back.message);
     }

@@ -1,13 +1,13 @@
 //! Deadlines of a machine's stages, and what happens then.
 
-use muster_proto::{model::DeadlineOutcome, plant::planted};
+use muster_proto::{model::DeadlineOutcome, seeded_bug::seeded_bug};
 
 use super::{MachineStep, targets, turn::Participant};
 use crate::{
-    facts::{MachineRow, Stage, UpdateRow, Wish},
+    facts::{DesiredState, MachineRow, Stage, UpdateRow},
     plan::{
         locks, safety,
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 
@@ -24,11 +24,15 @@ pub fn current(row: &MachineRow) -> Option<(Stage, u64)> {
 
 /// Deadline of a machine's stage, and what happens then. None: its wait is unlimited, or the deadline is kept elsewhere
 /// (that of its locks and of its drain, which restart it).
-fn deadline(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> Option<(Stage, u64, DeadlineOutcome)> {
+fn deadline(
+    snapshot: &ClusterSnapshot<'_>,
+    update: &UpdateRow,
+    view: &MachineView<'_>,
+) -> Option<(Stage, u64, DeadlineOutcome)> {
     // A machine that has given its slot back may have left an unfinished stage behind.
-    let held = position.row.slot.is_some();
-    let (stage, since_ms) = current(position.row).filter(|(stage, _)| held || *stage <= Stage::PreviousDeployed)?;
-    let deadlines = survey.spec.update_deadlines;
+    let held = view.row.slot.is_some();
+    let (stage, since_ms) = current(view.row).filter(|(stage, _)| held || *stage <= Stage::PreviousDeployed)?;
+    let deadlines = snapshot.spec.update_deadlines;
     let since_ms = since_ms.max(update.resumed_at_ms);
     let (since_ms, after_ms, outcome) = match stage {
         Stage::PrepareDone => (since_ms, deadlines.prepare.after_ms, deadlines.prepare.outcome),
@@ -49,10 +53,10 @@ fn deadline(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) ->
 /// another machine, because a controller that grants one at a time is at work all the while. This excludes a machine
 /// that is refused (its lock is failed), and one that all others overtake: it would keep its slot, and so narrow the
 /// update, to the end.
-pub(super) fn others_moved_ms(survey: &Survey<'_>, update: &UpdateRow, position: &Position<'_>) -> u64 {
-    let overtook = position.update().map_or(0, |mine| update.ends.saturating_sub(mine.ends_before));
-    let overtaken = overtook as usize >= safety::worker_slots_max(survey).saturating_mul(OVERTAKEN_WIDTHS);
-    let refused = locks::is_refused(survey, &position.row.name);
+pub(super) fn others_moved_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, view: &MachineView<'_>) -> u64 {
+    let overtook = view.update().map_or(0, |mine| update.ends.saturating_sub(mine.ends_before));
+    let overtaken = overtook as usize >= safety::worker_slots_max(snapshot).saturating_mul(OVERTAKEN_WIDTHS);
+    let refused = locks::is_refused(snapshot, &view.row.name);
     if overtaken || refused { update.resumed_at_ms } else { update.moved_at_ms }
 }
 
@@ -72,15 +76,18 @@ impl Overdue {
 }
 
 /// The stage that is past its deadline and has yet to be recorded as such.
-pub(super) fn overdue(Participant { survey, update, position, mine }: Participant<'_, '_>) -> Option<Overdue> {
-    let (stage, at_ms, outcome) = deadline(survey, update, position)?;
+pub(super) fn overdue(Participant { snapshot, update, view, mine }: Participant<'_, '_>) -> Option<Overdue> {
+    let (stage, at_ms, outcome) = deadline(snapshot, update, view)?;
     let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
-    let late = update.wish == Wish::Go && survey.now.wall_ms >= at_ms && mine.set_aside.is_none();
+    let late = update.wish == DesiredState::Go && snapshot.now.wall_ms >= at_ms && mine.set_aside.is_none();
     // Seeded bug: hide late stages.
-    (late && !known && !planted("no-stage-deadline")).then_some(Overdue { stage, outcome })
+    (late && !known && !seeded_bug("no-stage-deadline")).then_some(Overdue { stage, outcome })
 }
 
 /// The next deadlines of stages, Unix milliseconds.
-pub(super) fn wakes_at_ms<'s>(survey: &'s Survey<'_>, update: &'s UpdateRow) -> impl Iterator<Item = u64> + 's {
-    targets(survey).filter_map(move |position| deadline(survey, update, position).map(|(_, at_ms, _)| at_ms))
+pub(super) fn wakes_at_ms<'s>(
+    snapshot: &'s ClusterSnapshot<'_>,
+    update: &'s UpdateRow,
+) -> impl Iterator<Item = u64> + 's {
+    targets(snapshot).filter_map(move |view| deadline(snapshot, update, view).map(|(_, at_ms, _)| at_ms))
 }

@@ -2,22 +2,22 @@
 //! waits. Decision and reason are the same computation, so that no machine waits without a reason.
 
 use muster_proto::{
-    model::{Blocked, DeadlineOutcome, MachineName, MachineType, Now, Phase, Reason, Standing},
-    plant::planted,
+    model::{Blocked, DeadlineOutcome, ItemProgress, MachineName, MachineType, Now, Phase, Reason},
+    seeded_bug::seeded_bug,
 };
 
 use super::{
-    DrainStep, MachineStep, around, concerns,
+    DrainStep, MachineStep, concerns,
     deadlines::{lock_deadline_ms, return_deadline_ms, returned_deadline_ms},
-    drain, earlier_on_its_way, frozen_set, is_at_work, is_untouched, maintenance, not_halted, stages,
+    drain, earlier_on_its_way, frozen_set, hooks, is_at_work, is_untouched, maintenance, not_halted, stages,
     waits::{because, late_for},
 };
 use crate::{
-    facts::{ClusterStage, DeferralCause, Facts, MachineUpdate, Stage, UpdateKind, UpdateRow, Wish},
+    facts::{ClusterStage, DeferralCause, DesiredState, Facts, MachineUpdate, Stage, UpdateKind, UpdateRow},
     plan::{
         Limits, assign, locks, removal,
         safety::{self, blocked},
-        survey::{Position, Progress, Survey},
+        snapshot::{ClusterSnapshot, MachineView, Progress},
     },
 };
 
@@ -66,9 +66,9 @@ impl TurnState {
     /// The state of a machine by name. None: it has no part in an update.
     #[must_use]
     pub fn of(facts: &Facts, machine: &MachineName, limits: &Limits, now: Now) -> Option<Self> {
-        let survey = Survey::of(facts, &facts.machines.get(machine)?.spec.cluster_name, limits, now)?;
-        let position = survey.machines.iter().find(|position| position.row.name == *machine)?;
-        Some(Participant::of(&survey, position)?.state())
+        let snapshot = ClusterSnapshot::of(facts, &facts.machines.get(machine)?.spec.cluster_name, limits, now)?;
+        let view = snapshot.machines.iter().find(|view| view.row.name == *machine)?;
+        Some(Participant::of(&snapshot, view)?.state())
     }
 }
 
@@ -105,24 +105,24 @@ pub(super) fn deciding() -> Blocked {
 /// A machine with its part in the update under way.
 #[derive(Clone, Copy)]
 pub struct Participant<'c, 's> {
-    pub(super) survey: &'c Survey<'s>,
+    pub(super) snapshot: &'c ClusterSnapshot<'s>,
     pub(super) update: &'c UpdateRow,
-    pub(super) position: &'c Position<'s>,
+    pub(super) view: &'c MachineView<'s>,
     pub(super) mine: &'c MachineUpdate,
 }
 
 impl<'c, 's> Participant<'c, 's> {
     /// None: the machine has no part in an update.
     #[must_use]
-    pub fn of(survey: &'c Survey<'s>, position: &'c Position<'s>) -> Option<Self> {
-        Some(Self { survey, update: survey.update()?, position, mine: position.update()? })
+    pub fn of(snapshot: &'c ClusterSnapshot<'s>, view: &'c MachineView<'s>) -> Option<Self> {
+        Some(Self { snapshot, update: snapshot.update()?, view, mine: view.update()? })
     }
 
     /// The state that follows from what is recorded.
     #[must_use]
     pub fn state(self) -> TurnState {
-        if self.position.row.slot.is_none() {
-            return before_slot(self.position, self.mine);
+        if self.view.row.slot.is_none() {
+            return before_slot(self.view, self.mine);
         }
         if let Some(since_ms) = self.mine.returned_at_ms {
             return TurnState::Returning { since_ms };
@@ -137,7 +137,7 @@ impl<'c, 's> Participant<'c, 's> {
             (true, false) => TurnState::Disturbed,
             (false, _) if !self.mine.disruptive => TurnState::Harmless,
             (false, _) if self.is_stopping() => TurnState::Stopping,
-            (false, false) if self.position.row.reach > Some(Phase::Prepare) => TurnState::Entered,
+            (false, false) if self.view.row.reach > Some(Phase::Prepare) => TurnState::Entered,
             (false, _) if self.mine.drain.is_some() => TurnState::Draining,
             (false, _) => TurnState::Requested,
         }
@@ -174,50 +174,50 @@ impl<'c, 's> Participant<'c, 's> {
 
     /// Is this moment, Unix milliseconds, past?
     fn is_past(self, at_ms: Option<u64>) -> bool {
-        at_ms.is_some_and(|at_ms| self.survey.now.wall_ms >= at_ms)
+        at_ms.is_some_and(|at_ms| self.snapshot.now.wall_ms >= at_ms)
     }
 
     fn is_stopping(self) -> bool {
-        self.update.wish == Wish::Abort || self.mine.set_aside.is_some() || self.position.is_stopped()
+        self.update.wish == DesiredState::Abort || self.mine.set_aside.is_some() || self.view.is_stopped()
     }
 
     /// Does it give back what it holds, and as an upgraded machine? A harmless item that runs when the machine is
     /// refused before its first disruptive item ends first.
     pub(super) fn gives_back(self) -> Option<bool> {
-        let Self { update, position, mine, .. } = self;
+        let Self { update, view, mine, .. } = self;
         if let Some(row) = &mine.maintenance {
-            return maintenance::gives_back(position, mine, row).then_some(false);
+            return maintenance::gives_back(view, mine, row).then_some(false);
         }
         if self.is_complete() {
             return Some(true);
         }
-        let failed = planted("give-back-after-failure") && position.failed() && mine.request.is_some();
-        let at_work = position.row.reach > Some(Phase::Prepare) && is_at_work(position);
-        let refused = update.wish == Wish::Abort || mine.set_aside.is_some();
+        let failed = seeded_bug("give-back-after-failure") && view.failed() && mine.request.is_some();
+        let at_work = view.row.reach > Some(Phase::Prepare) && is_at_work(view);
+        let refused = update.wish == DesiredState::Abort || mine.set_aside.is_some();
         (failed || (mine.disruptive && !mine.disturbed() && refused && !at_work)).then_some(false)
     }
 
     /// Are all its items done, and has its agent accepted the very list that says so?
     fn is_complete(self) -> bool {
-        let reached = self.position.row.reach >= Some(top(self.survey, self.position));
-        reached && self.position.all_done() && assign::is_accepted(self.survey.facts, self.position)
+        let reached = self.view.row.reach >= Some(top(self.snapshot, self.view));
+        reached && self.view.all_done() && assign::is_accepted(self.snapshot.facts, self.view)
     }
 
     /// The Swarm node first, then the request.
     fn gives_back_next(self, upgraded: bool) -> Advance<'c> {
-        let Self { survey, update, position, mine } = self;
+        let Self { snapshot, update, view, mine } = self;
         if mine.drain.is_none() {
             let finished = upgraded && mine.request.is_none();
             return Advance::Move(if finished { MachineStep::Finish } else { MachineStep::GiveBack { upgraded } });
         }
-        if !position.row.stages.contains_key(&Stage::SwarmUncordoned) {
+        if !view.row.stages.contains_key(&Stage::SwarmUncordoned) {
             return Advance::Move(MachineStep::Drain(DrainStep::Uncordon { upgraded }));
         }
-        if drain::given_back(survey, position).is_ok() {
+        if drain::given_back(snapshot, view).is_ok() {
             return Advance::Move(MachineStep::Drain(DrainStep::Uncordoned));
         }
-        let until_ms = drain::deadline_ms(survey, update, position);
-        self.waits(until_ms, move || drain::given_back(survey, position))
+        let until_ms = drain::deadline_ms(snapshot, update, view);
+        self.waits(until_ms, move || drain::given_back(snapshot, view))
     }
 
     /// It holds nothing: it is done if nothing is left to do, leaves if the update was aborted, or waits for its turn.
@@ -225,41 +225,41 @@ impl<'c, 's> Participant<'c, 's> {
         if let Some(step) = self.ends_without_slot() {
             return Advance::Move(step);
         }
-        let Self { survey, update, position, .. } = self;
-        let until_ms = return_deadline_ms(survey, update, position);
+        let Self { snapshot, update, view, .. } = self;
+        let until_ms = return_deadline_ms(snapshot, update, view);
         if self.is_past(until_ms)
-            && position.available()
-            && let Err(blocked) = safety::may_take_slot(survey, position)
+            && view.available()
+            && let Err(blocked) = safety::may_take_slot(snapshot, view)
             && blocked.reason == Reason::LockNotYetActive
         {
-            let outcome = survey.spec.update_deadlines.node_locks.outcome;
+            let outcome = snapshot.spec.update_deadlines.node_locks.outcome;
             return Advance::Move(give_up(Stage::LocksInactive, outcome, &blocked));
         }
         self.waits(until_ms, move || self.has_no_turn())
     }
 
     fn ends_without_slot(self) -> Option<MachineStep> {
-        let Self { survey, update, position, mine } = self;
-        if position.row.revoked || mine.maintenance.is_some_and(|row| row.leaving) {
+        let Self { snapshot, update, view, mine } = self;
+        if view.row.revoked || mine.maintenance.is_some_and(|row| row.leaving) {
             return Some(MachineStep::Leave);
         }
         if mine.only_added {
-            if around::is_called_off(survey.facts, position.row) {
-                return maintenance::will_run_nothing(survey, position).is_ok().then_some(MachineStep::Leave);
+            if hooks::is_called_off(snapshot.facts, view.row) {
+                return maintenance::will_run_nothing(snapshot, view).is_ok().then_some(MachineStep::Leave);
             }
-            let after = update.stages.contains_key(&ClusterStage::HooksAfter) && around::is_through(survey, position);
+            let after = update.stages.contains_key(&ClusterStage::HooksAfter) && hooks::is_through(snapshot, view);
             return after.then_some(MachineStep::Finish);
         }
-        if update.wish != Wish::Abort && safety::before_update_done(survey).is_err() {
+        if update.wish != DesiredState::Abort && safety::before_update_done(snapshot).is_err() {
             return None;
         }
-        let done = |phase| !concerns(survey.cluster, position.row, phase) || position.progress(phase) == Progress::Done;
-        let untouched = position.row.reach != Some(Phase::Prepare) || !position.in_flight();
+        let done = |phase| !concerns(snapshot.cluster, view.row, phase) || view.progress(phase) == Progress::Done;
+        let untouched = view.row.reach != Some(Phase::Prepare) || !view.in_flight();
         let nothing_left = Phase::ALL.iter().all(|phase| done(*phase)) && mine.maintenance.is_none();
         if nothing_left && untouched && !mine.disturbed() {
             return Some(MachineStep::Finish);
         }
-        if update.wish == Wish::Abort {
+        if update.wish == DesiredState::Abort {
             return Some(MachineStep::Leave);
         }
         if self.is_left_out() {
@@ -268,15 +268,14 @@ impl<'c, 's> Participant<'c, 's> {
         if mine.set_aside.as_ref().is_some_and(|aside| aside.cause == DeferralCause::Lost) {
             return Some(MachineStep::IsBack);
         }
-        let prepared =
-            position.row.reach == Some(Phase::Prepare) && position.progress(Phase::Prepare) == Progress::Done;
-        (prepared && !position.row.stages.contains_key(&Stage::PreviousDeployed)).then_some(MachineStep::Prepared)
+        let prepared = view.row.reach == Some(Phase::Prepare) && view.progress(Phase::Prepare) == Progress::Done;
+        (prepared && !view.row.stages.contains_key(&Stage::PreviousDeployed)).then_some(MachineStep::Prepared)
     }
 
     /// Why it has no slot, and no place in prepare.
     fn has_no_turn(self) -> Result<(), Blocked> {
-        let Self { survey, update, position, mine } = self;
-        let name = &position.row.name;
+        let Self { snapshot, update, view, mine } = self;
+        let name = &view.row.name;
         if let Some(aside) = &mine.set_aside {
             let retry = format!("`musterctl retry {name}` once what it says has passed");
             let (reason, clears) = if aside.failed() {
@@ -286,23 +285,23 @@ impl<'c, 's> Participant<'c, 's> {
             };
             return Err(blocked(reason, aside.message.clone(), clears));
         }
-        around::nobody_is_gone(survey)?;
-        let before = safety::before_update_done(survey);
-        let control = position.row.spec.machine_type == MachineType::Control;
-        let spared = if wants_slot(position) { safety::others_can_spare(survey, position) } else { Ok(()) };
+        hooks::nobody_is_gone(snapshot)?;
+        let before = safety::before_update_done(snapshot);
+        let control = view.row.spec.machine_type == MachineType::Control;
+        let spared = if wants_slot(view) { safety::others_can_spare(snapshot, view) } else { Ok(()) };
         let waited = before.as_ref().err().or(spared.as_ref().err()).map(|waited| waited.message.as_str());
-        not_halted(survey, update).map_err(|halt| because(halt, late_for(mine).or(waited)))?;
+        not_halted(snapshot, update).map_err(|halt| because(halt, late_for(mine).or(waited)))?;
         if mine.only_added {
             return before;
         }
-        safety::may_start_anything(survey)?;
-        if is_untouched(position) {
-            let most = survey.spec.max_worker_prepare_count;
+        safety::may_start_anything(snapshot)?;
+        if is_untouched(view) {
+            let most = snapshot.spec.max_worker_prepare_count;
             let message = format!("{most} workers are in prepare (maxWorkerPrepareCount)");
             return Err(blocked(Reason::WaitingForTurn, message, "one of them is through with it"));
         }
-        safety::may_take_slot(survey, position)?;
-        let Some(earlier) = earlier_on_its_way(survey, position).filter(|_| control) else { return Ok(()) };
+        safety::may_take_slot(snapshot, view)?;
+        let Some(earlier) = earlier_on_its_way(snapshot, view).filter(|_| control) else { return Ok(()) };
         let message = format!("control machines go in order (upgradeIndex, then name), and {earlier} comes before it");
         Err(blocked(Reason::WaitingForTurn, message, format!("{earlier} has had its turn")))
     }
@@ -310,29 +309,29 @@ impl<'c, 's> Participant<'c, 's> {
     /// Does its rollout go on without it? A rollout that began by itself waits for no lost worker: the worker gets a
     /// rollout of its own when it is back. It waits for a control machine: no worker is disturbed while one is missing.
     fn is_left_out(self) -> bool {
-        let Self { update, position, mine, .. } = self;
-        let worker = position.row.spec.machine_type == MachineType::Worker;
-        let in_service = mine.maintenance.is_none() && !mine.disturbed() && position.row.removal.is_none();
-        update.kind == UpdateKind::Reconfigure && worker && position.lost && in_service
+        let Self { update, view, mine, .. } = self;
+        let worker = view.row.spec.machine_type == MachineType::Worker;
+        let in_service = mine.maintenance.is_none() && !mine.disturbed() && view.row.removal.is_none();
+        update.kind == UpdateKind::Reconfigure && worker && view.lost && in_service
     }
 
     /// It has a slot and no request.
     fn harmless(self) -> Advance<'c> {
-        let Self { survey, update, position, mine } = self;
+        let Self { snapshot, update, view, mine } = self;
         // Something disruptive became due since: it needs a request, and takes its turn with one. Or it stands still,
         // and nobody wants it to go on.
-        let aborted = update.wish == Wish::Abort && !is_at_work(position);
+        let aborted = update.wish == DesiredState::Abort && !is_at_work(view);
         let free = match mine.maintenance {
-            Some(_) => maintenance::will_run_nothing(survey, position).is_ok(),
-            None => (position.is_withheld() || aborted) && !position.in_flight(),
+            Some(_) => maintenance::will_run_nothing(snapshot, view).is_ok(),
+            None => (view.is_withheld() || aborted) && !view.in_flight(),
         };
         if free {
             return Advance::Move(MachineStep::FreeSlot);
         }
-        if mine.maintenance.is_none() && position.row.reach < Some(top(survey, position)) {
+        if mine.maintenance.is_none() && view.row.reach < Some(top(snapshot, view)) {
             return Advance::Move(self.enters());
         }
-        if position.in_flight() && mine.maintenance.is_none() {
+        if view.in_flight() && mine.maintenance.is_none() {
             return Advance::Working;
         }
         self.waits(None, move || self.before_first_permit())
@@ -340,42 +339,42 @@ impl<'c, 's> Participant<'c, 's> {
 
     /// Its list reaches as far as it will.
     fn enters(self) -> MachineStep {
-        let Self { survey, position, .. } = self;
-        MachineStep::Enter(top(survey, position), frozen_set(survey, position, Phase::Reconfigure))
+        let Self { snapshot, view, .. } = self;
+        MachineStep::Enter(top(snapshot, view), frozen_set(snapshot, view, Phase::Reconfigure))
     }
 
     /// Its maintenance is requested, and nothing disruptive was started.
     fn approaches(self) -> Advance<'c> {
-        let Self { survey, update, position, mine } = self;
+        let Self { snapshot, update, view, mine } = self;
         if self.is_left_out() {
-            let stage = stages::current(position.row).map_or(Stage::LocksInactive, |(stage, _)| stage);
+            let stage = stages::current(view.row).map_or(Stage::LocksInactive, |(stage, _)| stage);
             let message = "it is lost, and was not disturbed yet".to_owned();
-            return Advance::Move(MachineStep::SetAside { stage, message, cause: DeferralCause::Lost });
+            return Advance::Move(MachineStep::Defer { stage, message, cause: DeferralCause::Lost });
         }
-        let deadlines = &survey.spec.update_deadlines;
-        if let Err(blocked) = safety::locks_granted(survey, position) {
-            let until_ms = lock_deadline_ms(survey, update, position, mine);
+        let deadlines = &snapshot.spec.update_deadlines;
+        if let Err(blocked) = safety::locks_granted(snapshot, view) {
+            let until_ms = lock_deadline_ms(snapshot, update, view, mine);
             return self.refused(until_ms, (Stage::LocksInactive, deadlines.node_locks.outcome), &blocked);
         }
-        if not_halted(survey, update).is_err() || safety::may_begin(survey, position).is_err() {
+        if not_halted(snapshot, update).is_err() || safety::may_begin(snapshot, view).is_err() {
             return self.waits(None, move || self.before_first_permit());
         }
-        if let Some(step) = drain::step(survey, position) {
+        if let Some(step) = drain::step(snapshot, view) {
             return Advance::Move(step);
         }
-        if matches!(drain::aim(survey, position), Some(drain::Aim::Drained | drain::Aim::Counted))
-            && let Err(blocked) = safety::swarm_drained(survey, position)
+        if matches!(drain::aim(snapshot, view), Some(drain::Aim::Drained | drain::Aim::Counted))
+            && let Err(blocked) = safety::swarm_drained(snapshot, view)
         {
-            let until_ms = drain::deadline_ms(survey, update, position);
+            let until_ms = drain::deadline_ms(snapshot, update, view);
             return self.refused(until_ms, (Stage::SwarmDrained, deadlines.swarm_drain.outcome), &blocked);
         }
         if mine.maintenance.is_some() {
-            return match maintenance::may_enter(survey, position) {
+            return match maintenance::may_enter(snapshot, view) {
                 Ok(()) => Advance::Move(MachineStep::OutOfService),
                 Err(_) => self.waits(None, move || self.before_first_permit()),
             };
         }
-        if position.row.reach < Some(top(survey, position)) {
+        if view.row.reach < Some(top(snapshot, view)) {
             return Advance::Move(self.enters());
         }
         self.next_permit().map_or_else(|| self.waits(None, move || self.before_first_permit()), Advance::Move)
@@ -396,59 +395,59 @@ impl<'c, 's> Participant<'c, 's> {
 
     /// What it waits for before its first permit.
     fn before_first_permit(self) -> Result<(), Blocked> {
-        let Self { survey, update, position, mine } = self;
-        let locks = safety::locks_granted(survey, position).err().filter(|_| mine.disruptive);
-        let waits = locks.or_else(|| safety::others_can_spare(survey, position).err());
+        let Self { snapshot, update, view, mine } = self;
+        let locks = safety::locks_granted(snapshot, view).err().filter(|_| mine.disruptive);
+        let waits = locks.or_else(|| safety::others_can_spare(snapshot, view).err());
         let waited = waits.as_ref().map(|waits| waits.message.as_str());
-        not_halted(survey, update).map_err(|halt| because(halt, waited.or_else(|| late_for(mine))))?;
+        not_halted(snapshot, update).map_err(|halt| because(halt, waited.or_else(|| late_for(mine))))?;
         if mine.disruptive {
-            safety::locks_granted(survey, position)?;
+            safety::locks_granted(snapshot, view)?;
         }
-        safety::may_begin(survey, position)?;
+        safety::may_begin(snapshot, view)?;
         if mine.maintenance.is_some() {
-            return maintenance::may_enter(survey, position);
+            return maintenance::may_enter(snapshot, view);
         }
-        if mine.disruptive { safety::swarm_drained(survey, position) } else { Ok(()) }
+        if mine.disruptive { safety::swarm_drained(snapshot, view) } else { Ok(()) }
     }
 
     /// It was disturbed: its next item gets a permit when rule 4 holds again.
     fn goes_forward(self) -> Advance<'c> {
-        let Self { survey, position, .. } = self;
+        let Self { snapshot, view, .. } = self;
         if let Some(step) = self.next_permit() {
             return Advance::Move(step);
         }
-        if !position.awaits_permit() && position.in_flight() {
+        if !view.awaits_permit() && view.in_flight() {
             return Advance::Working;
         }
-        self.waits_patiently(move || safety::may_disturb_again(survey, position))
+        self.waits_patiently(move || safety::may_disturb_again(snapshot, view))
     }
 
     /// It was disturbed, and is to be removed before the update has ended: its workloads are away already.
     fn withdraws(self) -> Advance<'c> {
-        let Self { survey, position, .. } = self;
-        if let Some(step) = drain::step(survey, position) {
+        let Self { snapshot, view, .. } = self;
+        if let Some(step) = drain::step(snapshot, view) {
             return Advance::Move(step);
         }
-        if maintenance::may_enter(survey, position).is_ok() {
+        if maintenance::may_enter(snapshot, view).is_ok() {
             return Advance::Move(MachineStep::OutOfService);
         }
-        self.waits_patiently(move || maintenance::may_enter(survey, position))
+        self.waits_patiently(move || maintenance::may_enter(snapshot, view))
     }
 
     /// Its locks were taken back between two permits, or tasks came back to its node. There is no way back for it: past
     /// the deadline a person decides.
     fn waits_patiently(self, why: impl Fn() -> Result<(), Blocked> + 'c) -> Advance<'c> {
-        let Self { survey, update, position, mine } = self;
-        let held_up = position.awaits_permit() || mine.maintenance.is_some();
-        let until_ms = match safety::locks_granted(survey, position) {
+        let Self { snapshot, update, view, mine } = self;
+        let held_up = view.awaits_permit() || mine.maintenance.is_some();
+        let until_ms = match safety::locks_granted(snapshot, view) {
             _ if !held_up => None,
-            Err(_) => lock_deadline_ms(survey, update, position, mine),
-            Ok(()) => drain::deadline_ms(survey, update, position),
+            Err(_) => lock_deadline_ms(snapshot, update, view, mine),
+            Ok(()) => drain::deadline_ms(snapshot, update, view),
         };
         if self.is_past(until_ms)
-            && let Err(Blocked { message, .. }) = safety::may_disturb(survey, position)
+            && let Err(Blocked { message, .. }) = safety::may_disturb(snapshot, view)
         {
-            let stage = stages::current(position.row).map_or(Stage::DeployDone, |(stage, _)| stage);
+            let stage = stages::current(view.row).map_or(Stage::DeployDone, |(stage, _)| stage);
             return Advance::Move(MachineStep::PauseAll { stage, message });
         }
         self.waits(until_ms, why)
@@ -457,27 +456,25 @@ impl<'c, 's> Participant<'c, 's> {
     /// Out of service. One that is to be removed waits there until its controllers and the swarm let it leave for good.
     /// They may refuse although they let it go for its maintenance: nothing is given back, and a person decides.
     fn stays_out(self) -> Advance<'c> {
-        let Self { survey, update, position, mine } = self;
-        if !removal::takes_turn(position) {
-            return self.waits(None, move || maintenance::out_of_service(survey, position).map_or(Ok(()), Err));
+        let Self { snapshot, update, view, mine } = self;
+        if !removal::takes_turn(view) {
+            return self.waits(None, move || maintenance::out_of_service(snapshot, view).map_or(Ok(()), Err));
         }
-        if let Some(step) = drain::step(survey, position) {
+        if let Some(step) = drain::step(snapshot, view) {
             return Advance::Move(step);
         }
-        let deadlines = &survey.spec.update_deadlines;
-        let (stage, until_ms, outcome) = match safety::locks_let_leave(survey, position) {
+        let deadlines = &snapshot.spec.update_deadlines;
+        let (stage, until_ms, outcome) = match safety::locks_let_leave(snapshot, view) {
             Err(_) => {
-                let until_ms = lock_deadline_ms(survey, update, position, mine);
+                let until_ms = lock_deadline_ms(snapshot, update, view, mine);
                 (Stage::LocksInactive, until_ms, deadlines.node_locks.outcome)
             }
-            Ok(()) => {
-                (Stage::SwarmDrained, drain::deadline_ms(survey, update, position), deadlines.swarm_drain.outcome)
-            }
+            Ok(()) => (Stage::SwarmDrained, drain::deadline_ms(snapshot, update, view), deadlines.swarm_drain.outcome),
         };
         let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
         if !known
             && self.is_past(until_ms)
-            && let Err(Blocked { message, .. }) = safety::may_leave(survey, position)
+            && let Err(Blocked { message, .. }) = safety::may_leave(snapshot, view)
         {
             return Advance::Move(match outcome {
                 DeadlineOutcome::Pause => MachineStep::PauseAll { stage, message },
@@ -486,25 +483,25 @@ impl<'c, 's> Participant<'c, 's> {
                 }
             });
         }
-        self.waits(until_ms, move || safety::may_leave(survey, position))
+        self.waits(until_ms, move || safety::may_leave(snapshot, view))
     }
 
     /// Rule 9, its end: the request is removed; the locks are active again, or have had their time.
     fn returns(self, since_ms: u64) -> Advance<'c> {
-        let Self { survey, update, position, mine } = self;
-        let back = locks::returned(survey, position.row);
-        let until_ms = back.is_err().then(|| returned_deadline_ms(survey, update, since_ms));
-        let waits = move |until_ms| self.waits(until_ms, move || locks::returned(survey, position.row));
+        let Self { snapshot, update, view, mine } = self;
+        let back = locks::returned(snapshot, view.row);
+        let until_ms = back.is_err().then(|| returned_deadline_ms(snapshot, update, since_ms));
+        let waits = move |until_ms| self.waits(until_ms, move || locks::returned(snapshot, view.row));
         if let Err(Blocked { message, .. }) = back {
-            let outcome = survey.spec.update_deadlines.locks_returned.outcome;
+            let outcome = snapshot.spec.update_deadlines.locks_returned.outcome;
             let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == Stage::RequestRemoved);
             match outcome {
                 // An operator is to look at it. The time of a pause counts for nobody; the machine goes on with the
                 // update.
-                DeadlineOutcome::Pause if matches!(update.wish, Wish::Pause { .. }) => return waits(until_ms),
+                DeadlineOutcome::Pause if matches!(update.wish, DesiredState::Pause { .. }) => return waits(until_ms),
                 _ if known => {}
                 _ if !self.is_past(until_ms) => return waits(until_ms),
-                DeadlineOutcome::Pause if update.wish == Wish::Go => {
+                DeadlineOutcome::Pause if update.wish == DesiredState::Go => {
                     return Advance::Move(MachineStep::Stuck { stage: Stage::RequestRemoved, outcome, message });
                 }
                 DeadlineOutcome::Pause | DeadlineOutcome::Fail | DeadlineOutcome::Defer => {}
@@ -516,10 +513,10 @@ impl<'c, 's> Participant<'c, 's> {
         }
         let complete = self.is_complete();
         // Planted: the slot is free though the agent may have an older list.
-        if mine.disturbed() && !planted("free-slot-before-accepted") {
+        if mine.disturbed() && !seeded_bug("free-slot-before-accepted") {
             // A disturbed machine has done its items. Its slot is held until its agent has accepted the very list that
             // says so. What became due since is for the next update.
-            let left = position.is_withheld() && assign::is_accepted(survey.facts, position);
+            let left = view.is_withheld() && assign::is_accepted(snapshot.facts, view);
             return if complete || left { Advance::Move(MachineStep::Finish) } else { waits(until_ms) };
         }
         let finished = complete && mine.set_aside.is_none();
@@ -529,24 +526,26 @@ impl<'c, 's> Participant<'c, 's> {
     /// The next item that needs a permit gets it, if rule 4 holds now. What a machine has begun it may end, whatever
     /// operators want of the update.
     fn next_permit(self) -> Option<MachineStep> {
-        let Self { survey, position, .. } = self;
-        let item = position.next_open().filter(|_| position.awaits_permit())?;
-        let (Standing::Due { attempt } | Standing::Running { attempt }) = position.standing(item) else { return None };
-        if let Some(step) = drain::step(survey, position) {
+        let Self { snapshot, view, .. } = self;
+        let item = view.next_open().filter(|_| view.awaits_permit())?;
+        let (ItemProgress::Due { attempt } | ItemProgress::Running { attempt }) = view.standing(item) else {
+            return None;
+        };
+        if let Some(step) = drain::step(snapshot, view) {
             return Some(step);
         }
-        let free = position.available() && safety::may_disturb_again(survey, position).is_ok();
+        let free = view.available() && safety::may_disturb_again(snapshot, view).is_ok();
         free.then(|| MachineStep::Permit { item: item.name.clone(), attempt, phase: item.phase })
     }
 }
 
 /// The state of a machine without a slot.
-fn before_slot(position: &Position<'_>, mine: &MachineUpdate) -> TurnState {
-    match position.row.reach {
+fn before_slot(view: &MachineView<'_>, mine: &MachineUpdate) -> TurnState {
+    match view.row.reach {
         _ if mine.only_added => TurnState::Hooks,
         _ if mine.set_aside.is_some() => TurnState::Deferred,
         _ if mine.maintenance.is_some() => TurnState::Prepared,
-        Some(Phase::Prepare) if position.progress(Phase::Prepare) == Progress::Done => TurnState::Prepared,
+        Some(Phase::Prepare) if view.progress(Phase::Prepare) == Progress::Done => TurnState::Prepared,
         Some(Phase::Prepare) => TurnState::Preparing,
         Some(Phase::Deploy | Phase::Reconfigure) | None => TurnState::Idle,
     }
@@ -554,16 +553,16 @@ fn before_slot(position: &Position<'_>, mine: &MachineUpdate) -> TurnState {
 
 /// Could it take a slot as far as it itself is concerned?
 #[must_use]
-pub fn wants_slot(position: &Position<'_>) -> bool {
-    let Some(mine) = position.update().filter(|_| position.row.slot.is_none()) else { return false };
+pub fn wants_slot(view: &MachineView<'_>) -> bool {
+    let Some(mine) = view.update().filter(|_| view.row.slot.is_none()) else { return false };
     let leaves = mine.maintenance.is_some_and(|row| row.leaving);
-    before_slot(position, mine) == TurnState::Prepared && !leaves && !position.is_let_go() && !position.is_stopped()
+    before_slot(view, mine) == TurnState::Prepared && !leaves && !view.is_let_go() && !view.is_stopped()
 }
 
 /// How far its list reaches in the end.
-pub(super) fn top(survey: &Survey<'_>, position: &Position<'_>) -> Phase {
-    let items = position.items.unwrap_or_default();
-    let phases = items.iter().map(|item| item.phase).filter(|phase| concerns(survey.cluster, position.row, *phase));
+pub(super) fn top(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Phase {
+    let items = view.items.unwrap_or_default();
+    let phases = items.iter().map(|item| item.phase).filter(|phase| concerns(snapshot.cluster, view.row, *phase));
     phases.max().unwrap_or(Phase::Deploy).max(Phase::Deploy)
 }
 
@@ -572,7 +571,7 @@ fn give_up(stage: Stage, outcome: DeadlineOutcome, blocked: &Blocked) -> Machine
     let message = blocked.message.clone();
     match outcome {
         DeadlineOutcome::Fail | DeadlineOutcome::Defer => {
-            MachineStep::SetAside { stage, message, cause: DeferralCause::of(outcome) }
+            MachineStep::Defer { stage, message, cause: DeferralCause::of(outcome) }
         }
         DeadlineOutcome::Pause => MachineStep::PauseAll { stage, message },
     }

@@ -3,38 +3,37 @@
 use muster_proto::model::Blocked;
 
 use super::{
-    around,
     cluster::{cluster_lets, is_ahead, is_open, not_halted},
-    targets,
+    hooks, targets,
     turn::{Advance, Participant, deciding},
 };
 use crate::{
-    facts::{MachineUpdate, UpdateRow, Wish},
+    facts::{DesiredState, MachineUpdate, UpdateRow},
     plan::{
         blocked::in_trouble,
         safety,
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 
 /// Why the cluster's update as a whole does not go on.
 #[must_use]
-pub fn of_cluster(survey: &Survey<'_>, update: &UpdateRow) -> Option<Blocked> {
-    if let Err(gone) = around::nobody_is_gone(survey) {
+pub fn of_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<Blocked> {
+    if let Err(gone) = hooks::nobody_is_gone(snapshot) {
         return Some(gone);
     }
-    let ahead = is_ahead(survey);
-    if let Err(halt) = not_halted(survey, update) {
-        let before = safety::before_update_done(survey).err();
-        let cause = before.or_else(|| if ahead { cluster_lets(survey, update).err() } else { None });
-        let cause = cause.map(|cause| cause.message).or_else(|| machine_that_was_late(survey));
+    let ahead = is_ahead(snapshot);
+    if let Err(halt) = not_halted(snapshot, update) {
+        let before = safety::before_update_done(snapshot).err();
+        let cause = before.or_else(|| if ahead { cluster_lets(snapshot, update).err() } else { None });
+        let cause = cause.map(|cause| cause.message).or_else(|| machine_that_was_late(snapshot));
         let halt = because(halt, cause.as_deref());
-        return Some(if update.wish == Wish::Abort { hangs_on(survey, update, halt) } else { halt });
+        return Some(if update.wish == DesiredState::Abort { hangs_on(snapshot, update, halt) } else { halt });
     }
-    if let Err(blocked) = safety::may_start_anything(survey) {
+    if let Err(blocked) = safety::may_start_anything(snapshot) {
         return Some(blocked);
     }
-    if ahead { is_open(survey).err() } else { None }
+    if ahead { is_open(snapshot).err() } else { None }
 }
 
 /// A halt, and what was waited for in vain.
@@ -46,9 +45,8 @@ pub(super) fn because(halt: Blocked, cause: Option<&str>) -> Blocked {
 }
 
 /// An abort that does not end by itself: whose trouble it waits for, and what ends that.
-fn hangs_on(survey: &Survey<'_>, update: &UpdateRow, halt: Blocked) -> Blocked {
-    let troubled =
-        targets(survey).filter_map(|position| Some((position.row.name.as_str(), in_trouble(survey, position)?)));
+fn hangs_on(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, halt: Blocked) -> Blocked {
+    let troubled = targets(snapshot).filter_map(|view| Some((view.row.name.as_str(), in_trouble(snapshot, view)?)));
     let troubled: Vec<(&str, Blocked)> = troubled.collect();
     let Some((name, trouble)) = troubled.first() else { return halt };
     let others = match troubled.len() - 1 {
@@ -69,17 +67,17 @@ pub(super) fn late_for(mine: &MachineUpdate) -> Option<&str> {
 }
 
 /// The machine at whose deadline the update was paused, and what it waited for.
-fn machine_that_was_late(survey: &Survey<'_>) -> Option<String> {
-    targets(survey).find_map(|position| {
-        let mine = position.update().filter(|mine| mine.set_aside.is_none())?;
-        Some(format!("{}: {}", position.row.name, late_for(mine)?))
+fn machine_that_was_late(snapshot: &ClusterSnapshot<'_>) -> Option<String> {
+    targets(snapshot).find_map(|view| {
+        let mine = view.update().filter(|mine| mine.set_aside.is_none())?;
+        Some(format!("{}: {}", view.row.name, late_for(mine)?))
     })
 }
 
 /// Why this machine does not move; None if it is at work.
 #[must_use]
-pub fn of_machine(survey: &Survey<'_>, position: &Position<'_>) -> Option<Blocked> {
-    match Participant::of(survey, position)?.advance() {
+pub fn of_machine(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
+    match Participant::of(snapshot, view)?.advance() {
         Advance::Move(_) => Some(deciding()),
         Advance::Working => None,
         Advance::Wait(wait) => Some(wait.reason()),

@@ -9,7 +9,7 @@ use muster_proto::{
 use tonic::{Response, Status};
 
 use super::{Fleet, cluster_name, may_touch};
-use crate::{core::Request as Wish, facts::SecretId, pki::Peer};
+use crate::{core::Request as DesiredState, facts::SecretId, pki::Peer};
 
 /// Attempts to seal a secret when others are created at the same moment.
 const SEAL_TRIES_MAX: usize = 8;
@@ -32,7 +32,7 @@ impl Fleet {
             let version = self.engine.facts().meta.secret_seq + 1;
             let sealed = self.vault.seal(&id, version, value)?;
             let (id, clusters) = (id.clone(), clusters.clone());
-            let wished = self.act(peer, Wish::CreateSecret { id, version, sealed, clusters }).await;
+            let wished = self.act(peer, DesiredState::CreateSecret { id, version, sealed, clusters }).await;
             // It was sealed for a version that another secret has taken meanwhile.
             let outrun = self.engine.facts().meta.secret_seq >= version;
             if wished.is_ok() || !outrun || tries.next().is_none() {

@@ -9,7 +9,7 @@ use muster_proto::{
 use tonic::{Code, Status};
 
 use super::*;
-use crate::core::Word;
+use crate::core::LockCommand;
 
 fn get(kind: &str, name: &str, cluster: &str) -> wire::GetRequest {
     wire::GetRequest { kind: kind.to_owned(), name: name.to_owned(), cluster: cluster.to_owned() }
@@ -133,7 +133,7 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     let theirs_token = world.token("other", None, None, 60_000).await;
     let mut stream = links::open(&world, &theirs.identity, links::hello(&theirs.name)).await.expect("open");
     stream.next().await.expect("welcomed");
-    world.wish(Wish::Deploy { cluster: ClusterName::new("other").expect("a name") }).await;
+    world.wish(DesiredState::Deploy { cluster: ClusterName::new("other").expect("a name") }).await;
     let identity = world.limited(Role::Operator("eve".to_owned()), "edge");
     let mut client = world.fleet(&identity).await;
     assert_eq!(names(&mut client, get("clusters", "", "")).await, Ok(vec!["edge".to_owned()]));
@@ -233,7 +233,7 @@ async fn documents_that_share_a_name_are_told_apart() {
     let world = World::start().await;
     for (controller, machine) in [("ceph", "osd-1"), ("ceph-osd", "1")] {
         world.enrolled("edge", machine).await;
-        let word = Word::Register {
+        let word = LockCommand::Register {
             cluster: ClusterName::new("edge").expect("a name"),
             machines: vec![MachineName::new(machine).expect("a name")],
             of_cluster: false,
@@ -251,7 +251,7 @@ async fn documents_that_share_a_name_are_told_apart() {
     assert_eq!(next().await, event(Type::Put, "ceph-osd-1", "edge/ceph/osd-1"));
     assert_eq!(next().await, event(Type::Put, "ceph-osd-1", "edge/ceph-osd/1"));
     assert_eq!(next().await, event(Type::Synced, "", ""));
-    let word = Word::Release {
+    let word = LockCommand::Release {
         cluster: ClusterName::new("edge").expect("a name"),
         machine: Some(MachineName::new("osd-1").expect("a name")),
     };

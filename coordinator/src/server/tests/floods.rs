@@ -137,7 +137,7 @@ fn caller(world: &World, role: Role) -> Caller {
     let identity = world.identity(role);
     let der = CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).expect("PEM");
     let certificate = Certificate::read(world.ca.trust_domain(), &der).expect("ours");
-    Caller::new(world.address, Standing::Known(Arc::new(certificate)))
+    Caller::new(world.address, PeerStatus::Known(Arc::new(certificate)))
 }
 
 fn of<T>(message: T, caller: &Caller) -> Request<T> {

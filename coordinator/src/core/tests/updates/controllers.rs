@@ -5,7 +5,7 @@ use muster_proto::model::{LockState, MachineName, MachineType, Scope};
 use super::{NODE_LOCKS_MS, deployed, release, update};
 use crate::{
     core::{
-        LockRelease, Refusal, Reply, Request, Word,
+        LockCommand, LockRelease, Refusal, Reply, Request,
         tests::fleet::{Fleet, apply, cluster, machine},
         update::Options,
     },
@@ -19,7 +19,10 @@ const SETTLE_MS: u64 = 10_000;
 /// An update in which `control-1` waits. `nova` is known by its lock on `worker-1`, and has none on `control-1`.
 fn started() -> Fleet {
     let mut fleet = deployed(3, 1);
-    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: true });
+    fleet.say(
+        "nova",
+        LockCommand::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: true },
+    );
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
     fleet.lock("nova", None, LockState::Inactive);
@@ -33,7 +36,7 @@ fn why(fleet: &Fleet) -> Option<String> {
 }
 
 fn unwatch(fleet: &mut Fleet, stream: u64) {
-    fleet.say("nova", Word::Unwatch { cluster: cluster(), stream });
+    fleet.say("nova", LockCommand::Unwatch { cluster: cluster(), stream });
 }
 
 #[test]
@@ -73,7 +76,10 @@ fn a_restart_forgets_who_is_there() {
 #[test]
 fn the_cluster_waits_for_one_that_is_not_there() {
     let mut fleet = deployed(3, 1);
-    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+    fleet.say(
+        "nova",
+        LockCommand::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false },
+    );
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
     fleet.pass(SETTLE_MS, &[]);
@@ -151,7 +157,10 @@ fn one_that_the_manifest_has_is_waited_for_without_locks() {
 #[test]
 fn a_controller_that_goes_for_a_moment_pauses_nothing() {
     let mut fleet = deployed(3, 1);
-    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+    fleet.say(
+        "nova",
+        LockCommand::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false },
+    );
     fleet.watch("nova", 7);
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
@@ -171,7 +180,10 @@ fn a_controller_that_goes_for_a_moment_pauses_nothing() {
 #[test]
 fn a_controller_that_comes_and_goes_has_no_time_anew() {
     let mut fleet = deployed(3, 1);
-    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+    fleet.say(
+        "nova",
+        LockCommand::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false },
+    );
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
     for stream in 1..=2 * 3_600_000 / (SETTLE_MS / 2) {
@@ -210,7 +222,7 @@ fn who_holds_a_lock_and_is_not_there_is_named() {
     let mut fleet = deployed(3, 1);
     release(&mut fleet, &["install"], 1);
     let mut fleet = fleet.started();
-    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    fleet.say("ceph", LockCommand::Unwatch { cluster: cluster(), stream: 1 });
     let gone = |state: &str| {
         let sets = format!("it connects and sets its lock {state}; or, if it is gone for good, ");
         sets + "`musterctl locks release ceph --cluster edge-7`"
@@ -223,7 +235,7 @@ fn who_holds_a_lock_and_is_not_there_is_named() {
     fleet.finish("control-1");
     let returning = "the request is gone; workloads are not back yet - ceph";
     assert_eq!(waits(&fleet, "control-1"), (returning.to_owned(), "ceph sets its lock active".to_owned()));
-    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 7 });
+    fleet.say("ceph", LockCommand::Unwatch { cluster: cluster(), stream: 7 });
     assert_eq!(waits(&fleet, "control-1"), (format!("{returning} (not connected)"), gone("active")));
 }
 
@@ -240,7 +252,7 @@ fn nothing_is_to_be_aborted_for_locks_that_never_came_back() {
     fleet.finish("control-1");
     (0..100).for_each(|_| fleet.pass(20_000, &[]));
     assert_eq!(fleet.requests(), ["control-2"], "it had its time");
-    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    fleet.say("ceph", LockCommand::Unwatch { cluster: cluster(), stream: 1 });
     let gone = "it connects and sets its lock active; or, if it is gone for good, `musterctl locks release ceph \
                 --cluster edge-7`";
     assert_eq!(waits(&fleet, "control-1").1, gone);
@@ -257,7 +269,7 @@ fn a_plan_names_controllers_that_are_not_there() {
         plan.expect("a plan").update.expect("something to do").warnings
     };
     assert_eq!(warnings(&fleet), Vec::<String>::new());
-    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    fleet.say("ceph", LockCommand::Unwatch { cluster: cluster(), stream: 1 });
     assert_eq!(warnings(&fleet), ["application controller ceph is not connected: it sees no request"]);
 }
 

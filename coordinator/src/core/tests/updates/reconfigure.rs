@@ -42,7 +42,7 @@ fn the_others_are_reconfigured_as_in_an_update() {
     let audited =
         fleet.core.facts().audit_lines().into_iter().any(|line| line.actor == "muster" && line.action == "reconfigure");
     assert!(audited, "it began by itself, and that is recorded");
-    let waves = |fleet: &Fleet| fleet.look("control-1", |survey, _| crate::plan::waves::plan(survey)).waves;
+    let waves = |fleet: &Fleet| fleet.look("control-1", |snapshot, _| crate::plan::waves::plan(snapshot)).waves;
     let wave = &waves(&fleet)[0];
     let ahead: Vec<(&str, bool)> = wave.machines.iter().map(|m| (m.name.as_str(), m.blocked.is_some())).collect();
     assert_eq!((wave.phase, wave.at_once), (Phase::Reconfigure, 1));
@@ -340,7 +340,10 @@ fn a_lost_control_machine_holds_workers_back() {
 #[test]
 fn whoever_is_back_before_it_is_left_out_goes_on() {
     let mut fleet = at_workers();
-    fleet.say("nova", Word::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false });
+    fleet.say(
+        "nova",
+        LockCommand::Register { cluster: cluster(), machines: vec![machine("worker-1")], of_cluster: false },
+    );
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     lose(&mut fleet, "worker-1");
     assert!(fleet.part("worker-1").is_some_and(|part| part.set_aside.is_some()), "its workloads are on their way back");

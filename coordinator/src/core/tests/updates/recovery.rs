@@ -4,7 +4,7 @@ use muster_proto::model::{ClusterName, LedgerId, Reason, RemovalPolicy, Seq};
 use uuid::Uuid;
 
 use super::{super::reason, *};
-use crate::plan::{blocked, recovery, survey::Survey};
+use crate::plan::{blocked, recovery, snapshot::ClusterSnapshot};
 
 const SERVES_AGAIN: &str = "worker-1";
 
@@ -294,15 +294,16 @@ fn who_waits_for_machines_in_doubt_names_those_of_its_own_cluster() {
     let mut quiet = deployed(3, 1);
     quiet.recover_from(quiet.store.clone());
     let of_cluster =
-        |fleet: &Fleet| fleet.look("worker-1", |survey, _| blocked::of_cluster(survey)).map(|why| why.reason);
+        |fleet: &Fleet| fleet.look("worker-1", |snapshot, _| blocked::of_cluster(snapshot)).map(|why| why.reason);
     assert_eq!(of_cluster(&quiet), Some(Reason::Gathering), "nothing is under way, and nothing may begin");
     quiet.all_report();
     assert_eq!(of_cluster(&quiet), None);
     let other = ClusterName::new("edge-8").expect("a label");
     let clusters = [(other.clone(), (spec(1, 0), Default::default()))].into();
     fleet.ask(Request::Apply { clusters, machines: Default::default(), dry_run: false }).expect("applies");
-    let survey = Survey::of(fleet.core.facts(), &other, fleet.core.limits(), fleet.now()).expect("a cluster");
-    let why = recovery::settled(&survey).expect_err("worker-1 is in doubt");
+    let snapshot =
+        ClusterSnapshot::of(fleet.core.facts(), &other, fleet.core.limits(), fleet.now()).expect("a cluster");
+    let why = recovery::settled(&snapshot).expect_err("worker-1 is in doubt");
     assert!(why.message.contains("machines of other clusters") && !why.message.contains("worker-1"), "{why:?}");
 }
 

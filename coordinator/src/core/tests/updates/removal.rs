@@ -280,7 +280,7 @@ fn one_in_maintenance_goes_when_its_controllers_know_that_it_goes_for_good() {
     fleet.lets_go("worker-1");
     fleet.accept("worker-1");
     fleet.pass(SETTLE_MS, &[]);
-    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    fleet.say("ceph", LockCommand::Unwatch { cluster: cluster(), stream: 1 });
     fleet.ask(remove("worker-1")).expect("begins");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"), "nobody has heard of it");
     fleet.watch("ceph", 2);
@@ -305,11 +305,11 @@ fn one_whose_controllers_come_and_go_is_for_a_person() {
     fleet.ask(remove("worker-1")).expect("begins");
     let comes_and_goes = |fleet: &mut Fleet, times: u64| {
         for stream in 1..=times {
-            fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream });
+            fleet.say("ceph", LockCommand::Unwatch { cluster: cluster(), stream });
             fleet.watch("ceph", stream + 1);
             fleet.pass(HEARD_MS / 2, &[]);
         }
-        fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: times + 1 });
+        fleet.say("ceph", LockCommand::Unwatch { cluster: cluster(), stream: times + 1 });
         fleet.watch("ceph", 1);
     };
     comes_and_goes(&mut fleet, 10);
@@ -317,7 +317,7 @@ fn one_whose_controllers_come_and_go_is_for_a_person() {
     assert_eq!((fleet.wants_a_person(), fleet.stuck("worker-1")), (false, None));
     comes_and_goes(&mut fleet, NODE_LOCKS_MS / HEARD_MS * 2);
     assert_eq!(fleet.stuck("worker-1"), Some(Stage::LocksInactive), "half an hour of that is no settling");
-    assert!(fleet.wants_a_person() && fleet.wish() == Wish::Go);
+    assert!(fleet.wants_a_person() && fleet.wish() == DesiredState::Go);
     fleet.ask(keep("worker-1")).expect("kept");
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.stuck("worker-1")), (Some("InMaintenance"), None));
 }
@@ -332,12 +332,12 @@ fn one_that_was_disturbed_waits_for_its_controllers_to_a_deadline() {
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     fleet.begin("worker-1");
     fleet.event("worker-1", "install", ItemState::Succeeded);
-    fleet.say("ceph", Word::Unwatch { cluster: cluster(), stream: 1 });
+    fleet.say("ceph", LockCommand::Unwatch { cluster: cluster(), stream: 1 });
     fleet.ask(remove("worker-1")).expect("begins");
     fleet.accept("worker-1");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"));
     (0..2 * NODE_LOCKS_MS / 20_000).for_each(|_| fleet.pass(20_000, &[]));
-    assert!(matches!(fleet.wish(), Wish::Pause { .. }), "{:?}", fleet.stuck("worker-1"));
+    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }), "{:?}", fleet.stuck("worker-1"));
 }
 
 /// Its controller was about to release it, for the update.

@@ -1,8 +1,8 @@
 //! The states of a machine, and how to determine its state.
 
-use muster_proto::model::{AssignedItem, MachineType, Phase, Standing};
+use muster_proto::model::{AssignedItem, ItemProgress, MachineType, Phase};
 
-use super::Position;
+use super::MachineView;
 use crate::plan::reboot::is_reboot;
 
 /// Progress of the items of one phase.
@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-impl Position<'_> {
+impl MachineView<'_> {
     /// Its state, decided in the order of domain.md §1.
     #[must_use]
     pub fn state(&self) -> State {
@@ -77,7 +77,7 @@ impl Position<'_> {
     #[must_use]
     pub fn is_behind(&self, phase: Phase) -> bool {
         let items = self.items.unwrap_or_default().iter().filter(|item| item.phase == phase);
-        let mut open = items.filter(|item| self.standing(item) != Standing::Done);
+        let mut open = items.filter(|item| self.standing(item) != ItemProgress::Done);
         self.row.reach >= Some(phase) && open.any(|item| self.is_disruptive(item))
     }
 
@@ -89,7 +89,7 @@ impl Position<'_> {
 
     fn only_a_reboot_is_left(&self, reach: Phase) -> bool {
         let items = self.items.unwrap_or_default().iter().filter(|item| item.phase <= reach);
-        let mut left = items.filter(|item| self.standing(item) != Standing::Done).peekable();
+        let mut left = items.filter(|item| self.standing(item) != ItemProgress::Done).peekable();
         left.peek().is_some() && left.all(is_reboot)
     }
 }

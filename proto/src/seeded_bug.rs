@@ -5,12 +5,12 @@
 #[cfg(not(feature = "plants"))]
 #[inline(always)]
 #[must_use]
-pub const fn planted(_name: &str) -> bool {
+pub const fn seeded_bug(_name: &str) -> bool {
     false
 }
 
 #[cfg(feature = "plants")]
-pub use chosen::{planted, set};
+pub use chosen::{seeded_bug, set};
 
 #[cfg(feature = "plants")]
 mod chosen {
@@ -27,7 +27,7 @@ mod chosen {
 
     /// Is the seeded bug `name` active in this thread?
     #[must_use]
-    pub fn planted(name: &str) -> bool {
+    pub fn seeded_bug(name: &str) -> bool {
         PLANT.get() == Some(name)
     }
 }

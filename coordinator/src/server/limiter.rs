@@ -9,7 +9,7 @@ use tokio::sync::{Notify, futures::Notified};
 
 /// Number of connections of each peer.
 #[derive(Clone, Default)]
-pub(super) struct Seats(Arc<Taken>);
+pub(super) struct Limiter(Arc<Taken>);
 
 #[derive(Default)]
 struct Taken {
@@ -19,21 +19,21 @@ struct Taken {
 }
 
 /// One connection of a peer, while it lives.
-pub(super) struct Seat {
-    seats: Seats,
+pub(super) struct LimiterGuard {
+    limiter: Limiter,
     peer: String,
 }
 
-impl Seats {
+impl Limiter {
     /// Take a seat for a new connection of `peer`. None: all `seats_max` are taken.
-    pub(super) fn take(&self, peer: String, seats_max: usize) -> Option<Seat> {
+    pub(super) fn take(&self, peer: String, seats_max: usize) -> Option<LimiterGuard> {
         let mut taken = self.0.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(peer.clone()).or_default();
         if *count >= seats_max {
             return None;
         }
         *count += 1;
-        Some(Seat { seats: self.clone(), peer })
+        Some(LimiterGuard { limiter: self.clone(), peer })
     }
 
     /// Ends when a seat becomes free after this call, whoever had it.
@@ -42,9 +42,9 @@ impl Seats {
     }
 }
 
-impl Drop for Seat {
+impl Drop for LimiterGuard {
     fn drop(&mut self) {
-        let mut taken = self.seats.0.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.limiter.0.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
         match taken.get_mut(&self.peer) {
             Some(count) if *count > 1 => *count -= 1,
             Some(_) | None => {
@@ -52,7 +52,7 @@ impl Drop for Seat {
             }
         }
         drop(taken);
-        self.seats.0.freed.notify_waiters();
+        self.limiter.0.freed.notify_waiters();
     }
 }
 
@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn a_peer_has_so_many_seats_and_no_more() {
-        let seats = Seats::default();
-        let take = |peer: &str| seats.take(peer.to_owned(), 2);
+        let limiter = Limiter::default();
+        let take = |peer: &str| limiter.take(peer.to_owned(), 2);
         let (first, second) = (take("a"), take("a"));
         assert!(first.is_some() && second.is_some());
         assert!(take("a").is_none());
@@ -72,6 +72,6 @@ mod tests {
         let third = take("a");
         assert!(third.is_some() && take("a").is_none());
         drop((second, third));
-        assert!(seats.0.by_peer.lock().expect("lock").is_empty(), "what is over is forgotten");
+        assert!(limiter.0.by_peer.lock().expect("lock").is_empty(), "what is over is forgotten");
     }
 }

@@ -4,26 +4,26 @@
 use super::{
     blocked,
     names::{for_each, some_names},
-    survey::{Position, State, Survey},
+    snapshot::{ClusterSnapshot, MachineView, State},
 };
-use crate::facts::Wish;
+use crate::facts::DesiredState;
 
 /// Why the open rollout prevents another, and the remedy. None: no rollout is open.
 #[must_use]
-pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
-    let rollout = survey.rollout?;
+pub fn by_whom(snapshot: &ClusterSnapshot<'_>) -> Option<String> {
+    let rollout = snapshot.rollout?;
     let (name, cluster) = (&rollout.name, &rollout.cluster);
-    let keeps = |position: &&Position<'_>| {
-        let member = position.row.rollout.as_ref() == Some(name) && !position.row.revoked;
-        member && (position.update().is_some() || (rollout.update.is_none() && position.state() != State::Ready))
+    let keeps = |view: &&MachineView<'_>| {
+        let member = view.row.rollout.as_ref() == Some(name) && !view.row.revoked;
+        member && (view.update().is_some() || (rollout.update.is_none() && view.state() != State::Ready))
     };
-    let who: Vec<String> = survey
+    let who: Vec<String> = snapshot
         .machines
         .iter()
         .filter(keeps)
-        .map(|position| match blocked::of_machine(survey, position) {
-            Some(why) => format!("{} ({})", position.row.name, why.reason),
-            None => position.row.name.to_string(),
+        .map(|view| match blocked::of_machine(snapshot, view) {
+            Some(why) => format!("{} ({})", view.row.name, why.reason),
+            None => view.row.name.to_string(),
         })
         .collect();
     if who.is_empty() {
@@ -37,10 +37,10 @@ pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
             "what helps: {}; one that is not to be deployed at all is removed (`musterctl remove`)",
             for_each("describe machine", first)
         ),
-        Some(update) if matches!(update.wish, Wish::Pause { .. }) => {
+        Some(update) if matches!(update.wish, DesiredState::Pause { .. }) => {
             format!("it is paused: `musterctl resume {name}`, or, to do without the rest, `musterctl abort {name}`")
         }
-        Some(update) if matches!(update.wish, Wish::Abort) => {
+        Some(update) if matches!(update.wish, DesiredState::Abort) => {
             format!("it is being aborted, and ends when what it has taken is given back: `musterctl watch {cluster}`")
         }
         Some(_) => format!("to do without the rest: `musterctl abort {name}`"),
@@ -50,9 +50,9 @@ pub fn by_whom(survey: &Survey<'_>) -> Option<String> {
 
 /// Why there is nothing to disturb, and the remedy. None: there is something.
 #[must_use]
-pub fn undeployed(survey: &Survey<'_>) -> Option<String> {
-    let cluster = &survey.cluster.name;
-    let mut deployed = survey.machines.iter().filter(|position| position.ready_once()).map(|position| position.row);
+pub fn undeployed(snapshot: &ClusterSnapshot<'_>) -> Option<String> {
+    let cluster = &snapshot.cluster.name;
+    let mut deployed = snapshot.machines.iter().filter(|view| view.ready_once()).map(|view| view.row);
     let Some(first) = deployed.clone().next() else {
         return Some(format!("cluster {cluster} is not deployed yet: `musterctl plan {cluster}`"));
     };

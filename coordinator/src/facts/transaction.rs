@@ -24,13 +24,13 @@ use crate::store::{Change, Table};
 const ACTORS_COUNTED_MAX: usize = 1_000;
 
 /// Reads like [`Facts`]; writes only through its methods.
-pub struct Draft<'a> {
+pub struct Transaction<'a> {
     facts: &'a mut Facts,
     dirty: BTreeSet<(Table, String)>,
     audited: Vec<Arc<AuditRow>>,
 }
 
-impl Deref for Draft<'_> {
+impl Deref for Transaction<'_> {
     type Target = Facts;
     fn deref(&self) -> &Facts {
         self.facts
@@ -45,7 +45,7 @@ fn unshared<'a, K: Ord + ?Sized, Q: Ord + std::borrow::Borrow<K>, T: Clone>(
     rows.get_mut(key).map(Arc::make_mut)
 }
 
-impl<'a> Draft<'a> {
+impl<'a> Transaction<'a> {
     /// Begins a transaction.
     pub const fn new(facts: &'a mut Facts) -> Self {
         Self { facts, dirty: BTreeSet::new(), audited: Vec::new() }

@@ -9,7 +9,7 @@ use crate::{
         decide::{begin_stage, end_stage},
         operators::audited,
     },
-    facts::{AuditObject, DeferralCause, Draft, SetAside, Stage, Stuck},
+    facts::{AuditObject, Deferral, DeferralCause, Stage, Stuck, Transaction},
     plan::update::stages,
 };
 
@@ -18,9 +18,9 @@ const OF_ITEMS: [Stage; 4] = [Stage::PrepareDone, Stage::DeployDone, Stage::Reco
 
 /// A manager's drain is skipped, so a failed count of the other managers is recorded only now: its locks were inactive,
 /// and it has since waited for the swarm.
-pub(super) fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, stage: Stage, now: Now) {
-    let since_ms = draft.live.machines.get(machine).and_then(|live| live.swarm.awaited_since_ms);
-    let Some(row) = draft.machine_mut(machine).filter(|_| stage == Stage::SwarmDrained) else { return };
+pub(super) fn locks_were_inactive(tx: &mut Transaction<'_>, machine: &MachineName, stage: Stage, now: Now) {
+    let since_ms = tx.live.machines.get(machine).and_then(|live| live.swarm.awaited_since_ms);
+    let Some(row) = tx.machine_mut(machine).filter(|_| stage == Stage::SwarmDrained) else { return };
     if !row.stages.contains_key(&stage) {
         end_stage(row, Stage::LocksInactive, true, now);
         begin_stage(row, stage, Now { wall_ms: since_ms.unwrap_or(now.wall_ms), ..now });
@@ -28,9 +28,9 @@ pub(super) fn locks_were_inactive(draft: &mut Draft<'_>, machine: &MachineName, 
 }
 
 /// Defers a machine after its request timed out.
-pub(super) fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, (stage, aside): (Stage, SetAside), now: Now) {
-    locks_were_inactive(draft, machine, stage, now);
-    let Some(row) = draft.machine_mut(machine) else { return };
+pub(super) fn set_aside(tx: &mut Transaction<'_>, machine: &MachineName, (stage, aside): (Stage, Deferral), now: Now) {
+    locks_were_inactive(tx, machine, stage, now);
+    let Some(row) = tx.machine_mut(machine) else { return };
     let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms);
     end_stage(row, stage, false, now);
     if let Some(mine) = &mut row.update {
@@ -41,12 +41,12 @@ pub(super) fn set_aside(draft: &mut Draft<'_>, machine: &MachineName, (stage, as
 
 /// Records a stage past its deadline. A machine that is undisturbed yet can be deferred for it.
 pub(super) fn stuck(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     machine: &MachineName,
     (stage, outcome, message): (Stage, DeadlineOutcome, String),
     now: Now,
 ) {
-    let Some(row) = draft.machine_mut(machine) else { return };
+    let Some(row) = tx.machine_mut(machine) else { return };
     // A machine that was out of service when its removal began was already at that stage for another reason.
     let removed_ms = row.removal.as_ref().map_or(0, |removal| removal.since_ms);
     let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms.max(removed_ms));
@@ -58,42 +58,42 @@ pub(super) fn stuck(
     mine.stuck = Some(Stuck { stage, since_ms, counts, message });
     if undisturbed && outcome != DeadlineOutcome::Pause {
         let message = "its prepare items took longer than updateDeadlines.prepare allows".to_owned();
-        mine.set_aside = Some(SetAside { message, cause: DeferralCause::of(outcome) });
+        mine.set_aside = Some(Deferral { message, cause: DeferralCause::of(outcome) });
     }
     if let Some(rollout) = rollout.filter(|_| outcome == DeadlineOutcome::Pause) {
         let what = format!("\"{}\" of {machine}{waited}", stage.as_str());
-        record::pause(draft, &rollout, &what, now);
+        record::pause(tx, &rollout, &what, now);
     }
 }
 
 /// Was this machine deferred?
-pub(in crate::core) fn is_set_aside(draft: &Draft<'_>, machine: &MachineName) -> bool {
-    let update = draft.machines.get(machine).and_then(|row| row.update.as_ref());
+pub(in crate::core) fn is_set_aside(tx: &Transaction<'_>, machine: &MachineName) -> bool {
+    let update = tx.machines.get(machine).and_then(|row| row.update.as_ref());
     update.is_some_and(|update| update.set_aside.is_some())
 }
 
 /// Ask again for a deferred machine, on an operator's request.
 pub(in crate::core) fn ask_again(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     machine: &MachineName,
     now: Now,
 ) -> Result<Reply, Refusal> {
-    let row = draft.machine_mut(machine);
+    let row = tx.machine_mut(machine);
     let rollout = row.and_then(|row| {
         record::take_back(row, now);
         row.rollout.clone()
     });
-    if let Some(update) = rollout.and_then(|rollout| draft.update_mut(&rollout)) {
+    if let Some(update) = rollout.and_then(|rollout| tx.update_mut(&rollout)) {
         update.moved_at_ms = now.wall_ms;
     }
     let line = format!("machine {machine}: its maintenance is requested again when its turn comes");
-    audited(draft, actor, "retry", AuditObject::Machine(machine), vec![line], now)
+    audited(tx, actor, "retry", AuditObject::Machine(machine), vec![line], now)
 }
 
 /// Restarts the stage of an item that an operator lets run again in an update.
-pub(in crate::core) fn has_its_time_anew(draft: &mut Draft<'_>, machine: &MachineName, now: Now) {
-    let Some(row) = draft.machine_mut(machine).filter(|row| row.update.is_some()) else { return };
+pub(in crate::core) fn has_its_time_anew(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
+    let Some(row) = tx.machine_mut(machine).filter(|row| row.update.is_some()) else { return };
     let Some((stage, _)) = stages::current(row).filter(|(stage, _)| OF_ITEMS.contains(stage)) else { return };
     begin_stage(row, stage, now);
     if let Some(mine) = &mut row.update {

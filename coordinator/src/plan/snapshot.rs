@@ -1,21 +1,21 @@
 //! Snapshot of a cluster: the status of each machine. Made once per decision, and read by everything in `plan`.
 
-mod found;
+mod cache;
 mod state;
 
 use std::collections::BTreeMap;
 
 use muster_proto::{
     model::{
-        AssignedItem, ClusterName, ClusterSpec, Counts, ItemState, ItemStatus, MachineName, MachineType, Now, Phase,
-        Standing,
+        AssignedItem, ClusterName, ClusterSpec, Counts, ItemProgress, ItemState, ItemStatus, MachineName, MachineType,
+        Now, Phase,
     },
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 pub use state::{Progress, State};
 
-use found::Found;
+use cache::Cache;
 
 use super::{
     Limits,
@@ -28,7 +28,7 @@ use crate::facts::{
 
 /// Status of one machine.
 #[derive(Clone, Debug)]
-pub struct Position<'a> {
+pub struct MachineView<'a> {
     /// Its row.
     pub row: &'a MachineRow,
     /// Its volatile facts, which last as long as the process.
@@ -43,17 +43,17 @@ pub struct Position<'a> {
 
 /// Progress of an item on a machine, including an operator's verdicts.
 #[must_use]
-pub fn standing(row: &MachineRow, item: &AssignedItem) -> Standing {
+pub fn standing(row: &MachineRow, item: &AssignedItem) -> ItemProgress {
     let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
     if verdict.is_some_and(|verdict| verdict.left_out.is_some()) {
-        return Standing::Done;
+        return ItemProgress::Done;
     }
     let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
     let status = row.statuses.get(&item.name).map(|status| &**status);
-    Standing::of(item.hash, item.retries, cleared, item.on_interrupt, row.redo_up_to(&item.name), status)
+    ItemProgress::of(item.hash, item.retries, cleared, item.on_interrupt, row.redo_up_to(&item.name), status)
 }
 
-impl<'a> Position<'a> {
+impl<'a> MachineView<'a> {
     /// Take the status of one machine.
     #[must_use]
     pub fn of(facts: &'a Facts, row: &'a MachineRow, limits: &Limits, now: Now) -> Self {
@@ -80,7 +80,7 @@ impl<'a> Position<'a> {
 
     /// Progress of an item, including an operator's verdicts.
     #[must_use]
-    pub fn standing(&self, item: &AssignedItem) -> Standing {
+    pub fn standing(&self, item: &AssignedItem) -> ItemProgress {
         standing(self.row, item)
     }
 
@@ -91,10 +91,10 @@ impl<'a> Position<'a> {
         let mut open = false;
         for item in items.iter().filter(|item| item.phase == phase) {
             match self.standing(item) {
-                Standing::Done => {}
-                Standing::Due { .. } | Standing::Running { .. } => open = true,
-                Standing::Failed => return Progress::Failed(item),
-                Standing::Held => return Progress::Held(item),
+                ItemProgress::Done => {}
+                ItemProgress::Due { .. } | ItemProgress::Running { .. } => open = true,
+                ItemProgress::Failed => return Progress::Failed(item),
+                ItemProgress::Held => return Progress::Held(item),
             }
         }
         if open { Progress::Open } else { Progress::Done }
@@ -140,8 +140,8 @@ impl<'a> Position<'a> {
     pub fn has_given_up(&self) -> bool {
         let running = self.running().next().is_some();
         let items = self.items.unwrap_or_default().iter().filter(|item| Some(item.phase) <= self.row.reach);
-        let first = items.map(|item| self.standing(item)).find(|standing| *standing != Standing::Done);
-        !running && first == Some(Standing::Failed)
+        let first = items.map(|item| self.standing(item)).find(|standing| *standing != ItemProgress::Done);
+        !running && first == Some(ItemProgress::Failed)
     }
 
     /// Are all items of the covered phases done, and is every running item in the list? A manifest may drop an item
@@ -196,7 +196,7 @@ impl<'a> Position<'a> {
     pub fn next_open(&self) -> Option<&'a AssignedItem> {
         let reach = self.row.reach?;
         let items = self.items.ok()?;
-        items.iter().find(|item| item.phase <= reach && self.standing(item) != Standing::Done)
+        items.iter().find(|item| item.phase <= reach && self.standing(item) != ItemProgress::Done)
     }
 
     /// Would this item disturb workloads? Only a machine that has been Ready has workloads.
@@ -215,7 +215,7 @@ impl<'a> Position<'a> {
     #[must_use]
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
         // Seeded bug: run open items on a machine in maintenance.
-        let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !planted("run-in-maintenance");
+        let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !seeded_bug("run-in-maintenance");
         let not_yet = |mine: &MachineUpdate| mine.only_added && !mine.adds(&item.name);
         let waits = |mine: &MachineUpdate| none_runs(mine) || not_yet(mine) || self.is_disruptive(item);
         let behind = || self.row.slot.is_some() && item.phase == Phase::Deploy && self.is_disruptive(item);
@@ -228,9 +228,9 @@ impl<'a> Position<'a> {
     pub fn live_permit(&self, item: &AssignedItem) -> Option<u64> {
         let permit = self.row.update.as_ref()?.permit.as_ref().filter(|permit| permit.item == item.name)?;
         let valid = match self.standing(item) {
-            Standing::Due { attempt } => permit.attempt == attempt,
-            Standing::Running { .. } => true,
-            Standing::Done | Standing::Failed | Standing::Held => false,
+            ItemProgress::Due { attempt } => permit.attempt == attempt,
+            ItemProgress::Running { .. } => true,
+            ItemProgress::Done | ItemProgress::Failed | ItemProgress::Held => false,
         };
         (valid && !permit.expired).then_some(permit.number)
     }
@@ -255,12 +255,14 @@ impl<'a> Position<'a> {
     pub fn listed_permit(&self, item: &AssignedItem) -> Option<u64> {
         let permit = self.row.update.as_ref()?.permit.as_ref().filter(|permit| permit.item == item.name)?;
         match self.standing(item) {
-            Standing::Running { .. } => {
+            ItemProgress::Running { .. } => {
                 let accepted = self.row.assigned.accepted;
                 let dropped = permit.expired && permit.listed.is_some_and(|listed| accepted < listed);
                 (!dropped).then_some(permit.number)
             }
-            Standing::Due { .. } | Standing::Done | Standing::Failed | Standing::Held => self.live_permit(item),
+            ItemProgress::Due { .. } | ItemProgress::Done | ItemProgress::Failed | ItemProgress::Held => {
+                self.live_permit(item)
+            }
         }
     }
 
@@ -273,7 +275,7 @@ impl<'a> Position<'a> {
     /// Does its next item wait for a permit alone? A failed item waits for a person instead.
     #[must_use]
     pub fn awaits_permit(&self) -> bool {
-        let may_run = |item| matches!(self.standing(item), Standing::Due { .. } | Standing::Running { .. });
+        let may_run = |item| matches!(self.standing(item), ItemProgress::Due { .. } | ItemProgress::Running { .. });
         self.is_withheld() && self.next_open().is_some_and(may_run)
     }
 
@@ -323,7 +325,7 @@ impl<'a> Position<'a> {
 
 /// Snapshot of a cluster.
 #[derive(Debug)]
-pub struct Survey<'a> {
+pub struct ClusterSnapshot<'a> {
     /// The facts it was made from.
     pub facts: &'a Facts,
     /// The cluster.
@@ -335,7 +337,7 @@ pub struct Survey<'a> {
     /// The locks of its application controllers.
     pub locks: Locks<'a>,
     /// Its machines in processing order: control before worker, then `upgradeIndex`, then name.
-    pub machines: Vec<Position<'a>>,
+    pub machines: Vec<MachineView<'a>>,
     /// Worker slots in use.
     pub worker_slots_used: usize,
     /// Failures that count against the budget.
@@ -346,10 +348,10 @@ pub struct Survey<'a> {
     /// Time of the snapshot.
     pub now: Now,
     /// Cached answers to questions that all machines ask.
-    pub(in crate::plan) found: Found,
+    pub(in crate::plan) cache: Cache,
 }
 
-impl<'a> Survey<'a> {
+impl<'a> ClusterSnapshot<'a> {
     /// Take a snapshot of one cluster. None: the cluster is unknown.
     #[must_use]
     pub fn of(facts: &'a Facts, cluster: &ClusterName, limits: &Limits, now: Now) -> Option<Self> {
@@ -358,14 +360,14 @@ impl<'a> Survey<'a> {
         let frozen = rollout.and_then(|rollout| rollout.update.as_ref()).map(|update| update.version);
         let spec = &**facts.specs.get(&(cluster.clone(), frozen.unwrap_or(row.spec_version)))?;
         let mut machines: Vec<_> =
-            facts.machines_of(&row.name).map(|machine| Position::of(facts, machine, limits, now)).collect();
+            facts.machines_of(&row.name).map(|machine| MachineView::of(facts, machine, limits, now)).collect();
         machines.sort_by_key(|p| (p.row.spec.machine_type, p.row.spec.upgrade_index, &p.row.name));
-        let is_worker = |position: &&Position<'_>| position.row.spec.machine_type == MachineType::Worker;
+        let is_worker = |view: &&MachineView<'_>| view.row.spec.machine_type == MachineType::Worker;
         let worker_slots_used = machines.iter().filter(is_worker).filter(|worker| worker.row.slot.is_some()).count();
         let mut failures = Counts { control: 0, worker: 0 };
-        for position in machines.iter().filter(|p| rollout.is_some_and(|r| p.row.rollout.as_ref() == Some(&r.name))) {
-            if position.counts_as_failure() {
-                match position.row.spec.machine_type {
+        for view in machines.iter().filter(|p| rollout.is_some_and(|r| p.row.rollout.as_ref() == Some(&r.name))) {
+            if view.counts_as_failure() {
+                match view.row.spec.machine_type {
                     MachineType::Control => failures.control += 1,
                     MachineType::Worker => failures.worker += 1,
                     MachineType::Unassigned => {}
@@ -389,7 +391,7 @@ impl<'a> Survey<'a> {
             failures,
             gathering,
             now,
-            found: Found::default(),
+            cache: Cache::default(),
         })
     }
 
@@ -401,29 +403,29 @@ impl<'a> Survey<'a> {
 
     /// Is the machine part of the open rollout?
     #[must_use]
-    pub fn joined(&self, position: &Position<'_>) -> bool {
-        self.rollout.is_some_and(|rollout| position.row.rollout.as_ref() == Some(&rollout.name))
+    pub fn joined(&self, view: &MachineView<'_>) -> bool {
+        self.rollout.is_some_and(|rollout| view.row.rollout.as_ref() == Some(&rollout.name))
     }
 
     /// Machines of a type in this cluster, in order.
-    pub fn of_type(&self, machine_type: MachineType) -> impl Iterator<Item = &Position<'a>> {
-        let first = self.machines.partition_point(|position| position.row.spec.machine_type < machine_type);
-        self.machines[first..].iter().take_while(move |position| position.row.spec.machine_type == machine_type)
+    pub fn of_type(&self, machine_type: MachineType) -> impl Iterator<Item = &MachineView<'a>> {
+        let first = self.machines.partition_point(|view| view.row.spec.machine_type < machine_type);
+        self.machines[first..].iter().take_while(move |view| view.row.spec.machine_type == machine_type)
     }
 
     /// Number of machines of each type that have reported.
     #[must_use]
     pub fn reported(&self) -> Counts {
-        self.count(|position| position.row.reported())
+        self.count(|view| view.row.reported())
     }
 
     /// Number of machines of each type declared by their own documents.
     #[must_use]
     pub fn declared(&self) -> Counts {
-        self.count(|position| position.row.declared)
+        self.count(|view| view.row.declared)
     }
 
-    fn count(&self, of: impl Fn(&&Position<'a>) -> bool) -> Counts {
+    fn count(&self, of: impl Fn(&&MachineView<'a>) -> bool) -> Counts {
         let count = |machine_type| u32::try_from(self.of_type(machine_type).filter(&of).count()).unwrap_or(u32::MAX);
         Counts { control: count(MachineType::Control), worker: count(MachineType::Worker) }
     }
@@ -431,6 +433,6 @@ impl<'a> Survey<'a> {
 
 /// Snapshots of all clusters, by name.
 #[must_use]
-pub fn all<'a>(facts: &'a Facts, limits: &Limits, now: Now) -> BTreeMap<&'a ClusterName, Survey<'a>> {
-    facts.clusters.keys().filter_map(|name| Some((name, Survey::of(facts, name, limits, now)?))).collect()
+pub fn all<'a>(facts: &'a Facts, limits: &Limits, now: Now) -> BTreeMap<&'a ClusterName, ClusterSnapshot<'a>> {
+    facts.clusters.keys().filter_map(|name| Some((name, ClusterSnapshot::of(facts, name, limits, now)?))).collect()
 }

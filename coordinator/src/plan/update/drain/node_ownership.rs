@@ -7,7 +7,7 @@ use crate::{
     facts::{Facts, MachineRow},
     plan::{
         safety::blocked,
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 
@@ -20,17 +20,17 @@ pub fn owner<'a>(facts: &'a Facts, but: &MachineRow, id: &SwarmId) -> Option<&'a
 /// Why this node cannot be the machine's: another machine owns it, or it is a manager and the machine is a worker.
 /// `found`: the node as its managers show it, if they did.
 pub(in crate::plan) fn foreign(
-    survey: &Survey<'_>,
-    position: &Position<'_>,
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
     id: &SwarmId,
     found: Option<&SwarmNode>,
 ) -> Option<Blocked> {
-    let row = position.row;
+    let row = view.row;
     let not_own = |what: String, clears_when: String| {
         let message = format!("Error: its agent says that its Docker Engine is swarm node {id}, and that is {what}");
         Some(blocked(Reason::NodeNotItsOwn, message, clears_when))
     };
-    if let Some(other) = owner(survey.facts, row, id) {
+    if let Some(other) = owner(snapshot.facts, row, id) {
         let clears_when = "one of the two is revoked (`musterctl revoke`): the one that is gone, or that lies";
         return not_own(format!("machine {}'s", other.name), clears_when.to_owned());
     }

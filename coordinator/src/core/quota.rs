@@ -8,7 +8,7 @@ use muster_proto::{
     model::{Assignment, ItemName, ItemState, ItemStatus, MachineName},
 };
 
-use crate::facts::{Draft, MachineRow};
+use crate::facts::{MachineRow, Transaction};
 
 /// Maximum bytes of output and results of a machine's items, as stored: 128 items with the 8 KiB that an agent keeps.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
@@ -36,26 +36,26 @@ pub(super) fn is_given(row: &MachineRow, item: &ItemName) -> bool {
 
 /// Records a status within the machine's quota. Beyond the maximum number, an item outside its list makes room. Beyond
 /// the total bytes, the oldest outputs are dropped.
-pub(super) fn put_status(draft: &mut Draft<'_>, machine: &MachineName, status: ItemStatus) {
-    if let Some(row) = draft.machines.get(machine)
+pub(super) fn put_status(tx: &mut Transaction<'_>, machine: &MachineName, status: ItemStatus) {
+    if let Some(row) = tx.machines.get(machine)
         && row.statuses.len() >= ITEMS_MAX
         && !row.statuses.contains_key(&status.name)
     {
-        let items = draft.live.machines.get(machine).and_then(|live| live.items.as_ref());
+        let items = tx.live.machines.get(machine).and_then(|live| live.items.as_ref());
         let items = items.and_then(|items| items.resolved.as_deref().ok()).unwrap_or_default();
         let is_listed = |name: &&ItemName| items.iter().any(|item| item.name == **name);
         let mut ended = row.statuses.iter().filter(|(_, status)| status.state != ItemState::Running);
         let Some(unlisted) = ended.find(|(name, _)| !is_listed(name)).map(|(name, _)| name.clone()) else { return };
-        draft.drop_status(machine, &unlisted);
+        tx.drop_status(machine, &unlisted);
     }
     let newest = status.name.clone();
-    draft.put_status(machine, status);
-    drop_outputs(draft, machine, &newest);
+    tx.put_status(machine, status);
+    drop_outputs(tx, machine, &newest);
 }
 
 /// Drops outputs and results, oldest first, until the rest fits the quota. The newest one is kept.
-fn drop_outputs(draft: &mut Draft<'_>, machine: &MachineName, newest: &ItemName) {
-    let Some(row) = draft.machines.get(machine) else { return };
+fn drop_outputs(tx: &mut Transaction<'_>, machine: &MachineName, newest: &ItemName) {
+    let Some(row) = tx.machines.get(machine) else { return };
     let mut bytes: usize = row.statuses.values().map(|status| output_bytes(status)).sum();
     if bytes <= OUTPUT_BYTES_MAX {
         return;
@@ -69,7 +69,7 @@ fn drop_outputs(draft: &mut Draft<'_>, machine: &MachineName, newest: &ItemName)
         }
         bytes = bytes.saturating_sub(output_bytes(&status));
         let bare = ItemStatus { output_tail: String::new(), result_json: None, ..(*status).clone() };
-        draft.put_status(machine, bare);
+        tx.put_status(machine, bare);
     }
 }
 

@@ -5,8 +5,8 @@ use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy}
 use super::{Removing, refusal};
 use crate::{
     core::{Refusal, update},
-    facts::{Draft, MachineRow, RemovalRow, Wish},
-    plan::{Limits, safety, survey::Survey, swarm, update::around::is_before_open},
+    facts::{DesiredState, MachineRow, RemovalRow, Transaction},
+    plan::{Limits, safety, snapshot::ClusterSnapshot, swarm, update::hooks::is_before_open},
 };
 
 /// Policies can only be loosened. A removal that is being aborted can only be forced: the machine may be lost before
@@ -39,15 +39,15 @@ pub(super) fn may_loosen(machine: &MachineName, known: &RemovalRow, removing: Re
 
 /// The last control machine must stay in its cluster and swarm: no other machine could take it out, or answer questions
 /// about the rest.
-pub(super) fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
-    let member = swarm::is_member(draft, row);
-    let mut controls = draft
+pub(super) fn others_are_left(tx: &Transaction<'_>, row: &MachineRow) -> Result<(), Refusal> {
+    let member = swarm::is_member(tx, row);
+    let mut controls = tx
         .machines_of(&row.spec.cluster_name)
         .filter(|other| other.spec.machine_type == MachineType::Control && other.name != row.name && other.reported())
-        .filter(|other| other.removal.is_none() && (!member || swarm::counts(draft, other)));
+        .filter(|other| other.removal.is_none() && (!member || swarm::counts(tx, other)));
     let last = row.spec.machine_type == MachineType::Control && row.ready_at.is_some() && controls.next().is_none();
     let (name, cluster, of) = (&row.name, &row.spec.cluster_name, if member { "'s swarm" } else { "" });
-    let others: Vec<&str> = draft
+    let others: Vec<&str> = tx
         .machines_of(cluster)
         .filter(|other| other.name != *name && other.may_live())
         .map(|other| other.name.as_str())
@@ -65,12 +65,12 @@ pub(super) fn others_are_left(draft: &Draft<'_>, row: &MachineRow) -> Result<(),
     if last { Err(refusal("LastControl", message)) } else { Ok(()) }
 }
 
-pub(super) fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {
-    let position = crate::plan::survey::Position::of(draft, row, limits, now);
+pub(super) fn can_be_asked(tx: &Transaction<'_>, row: &MachineRow, limits: &Limits, now: Now) -> Result<(), Refusal> {
+    let view = crate::plan::snapshot::MachineView::of(tx, row, limits, now);
     let name = &row.name;
     let problem = match () {
         () if row.revoked => "is revoked",
-        () if row.host.is_some() && (position.lost || !position.connected()) => "is not connected",
+        () if row.host.is_some() && (view.lost || !view.connected()) => "is not connected",
         () => return Ok(()),
     };
     let message = format!(
@@ -81,7 +81,7 @@ pub(super) fn can_be_asked(draft: &Draft<'_>, row: &MachineRow, limits: &Limits,
 }
 
 /// Do the rules of updates allow it to go out of service?
-pub(super) fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), Refusal> {
+pub(super) fn may_take_turn(tx: &Transaction<'_>, row: &MachineRow) -> Result<(), Refusal> {
     let (name, cluster) = (&row.name, &row.spec.cluster_name);
     if row.spec.machine_type == MachineType::Unassigned {
         return Ok(());
@@ -89,14 +89,14 @@ pub(super) fn may_take_turn(draft: &Draft<'_>, row: &MachineRow) -> Result<(), R
     if row.update.as_ref().and_then(|mine| mine.maintenance).is_some_and(|known| known.leaving) {
         return Err(refusal("InMaintenance", format!("{name} is on its way back; it can be removed when it is")));
     }
-    let Some(rollout) = draft.open_rollout(cluster) else { return Ok(()) };
+    let Some(rollout) = tx.open_rollout(cluster) else { return Ok(()) };
     let returns = row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
     let disturbed = !returns && update::may_be_at_work(row);
     let problem = match &rollout.update {
         None => "is a deployment that has not ended",
         // A machine whose workloads are returning first completes its part, at its new version.
         Some(_) if returns && row.removal.is_none() => "is giving it its workloads back",
-        Some(update) if update.wish == Wish::Abort && !disturbed => "is being aborted",
+        Some(update) if update.wish == DesiredState::Abort && !disturbed => "is being aborted",
         // Hooks and backups come before any disturbance, and this machine could no longer do its own.
         Some(update) if is_before_open(update) => "has not done its hooks and backups before the update yet",
         Some(_) => return Ok(()),
@@ -118,12 +118,13 @@ pub(super) fn majority_is_left(
 ) -> Result<(), Refusal> {
     let counts = row.spec.machine_type == MachineType::Control && row.ready_at.is_some();
     let forced = removing.policy == RemovalPolicy::Forced || removing.accept_control_plane_downtime;
-    let Some(survey) = Survey::of(trial, &row.spec.cluster_name, removing.limits, now).filter(|_| counts && !forced)
+    let Some(snapshot) =
+        ClusterSnapshot::of(trial, &row.spec.cluster_name, removing.limits, now).filter(|_| counts && !forced)
     else {
         return Ok(());
     };
-    let Some(position) = survey.machines.iter().find(|position| position.row.name == row.name) else { return Ok(()) };
-    safety::majority_stays(&survey, position).map_err(|Blocked { message, .. }| {
+    let Some(view) = snapshot.machines.iter().find(|view| view.row.name == row.name) else { return Ok(()) };
+    safety::majority_stays(&snapshot, view).map_err(|Blocked { message, .. }| {
         refusal("Quorum", format!("{message}; add --accept-control-plane-downtime if that is acceptable"))
     })
 }

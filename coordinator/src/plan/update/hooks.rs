@@ -2,17 +2,17 @@
 //! items that the update adds to machines' lists; while they are under way, all else waits there.
 
 use muster_proto::{
-    model::{Blocked, MachineName, Reason, Standing},
-    plant::planted,
+    model::{Blocked, ItemProgress, MachineName, Reason},
+    seeded_bug::seeded_bug,
 };
 
 use super::{ClusterStep, cluster::halt, targets};
 use crate::{
-    facts::{Added, ClusterStage, Facts, MachineRow, MachineUpdate, StageRow, Target, UpdateRow, Wish},
+    facts::{Added, ClusterStage, DesiredState, Facts, MachineRow, MachineUpdate, StageRow, Target, UpdateRow},
     plan::{
         added, assign,
         safety::{self, blocked, some_names},
-        survey::{Position, Survey},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 
@@ -40,16 +40,16 @@ pub fn is_before_open(update: &UpdateRow) -> bool {
 ///
 /// # Errors
 /// What is still open, and what lets the update go on.
-pub fn before(survey: &Survey<'_>) -> Result<(), Blocked> {
-    survey.found.before_update.get_or_init(|| look_before(survey)).clone()
+pub fn before(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    snapshot.cache.before_update.get_or_init(|| look_before(snapshot)).clone()
 }
 
-fn look_before(survey: &Survey<'_>) -> Result<(), Blocked> {
-    if !survey.update().is_some_and(is_before_open) {
+fn look_before(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    if !snapshot.update().is_some_and(is_before_open) {
         return Ok(());
     }
-    nobody_is_gone(survey)?;
-    let open = open(survey);
+    nobody_is_gone(snapshot)?;
+    let open = open(snapshot);
     if open.is_empty() {
         return Err(blocked(
             Reason::Deciding,
@@ -69,16 +69,16 @@ fn look_before(survey: &Survey<'_>) -> Result<(), Blocked> {
 ///
 /// # Errors
 /// The machines that have left.
-pub fn nobody_is_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
-    survey.found.nobody_is_gone.get_or_init(|| look_for_gone(survey)).clone()
+pub fn nobody_is_gone(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    snapshot.cache.nobody_is_gone.get_or_init(|| look_for_gone(snapshot)).clone()
 }
 
-fn look_for_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
-    let (Some(update), Some(rollout)) = (survey.update(), survey.rollout) else { return Ok(()) };
-    if succeeded(update, ClusterStage::HooksBefore) || update.wish == Wish::Abort {
+fn look_for_gone(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
+    let (Some(update), Some(rollout)) = (snapshot.update(), snapshot.rollout) else { return Ok(()) };
+    if succeeded(update, ClusterStage::HooksBefore) || update.wish == DesiredState::Abort {
         return Ok(());
     }
-    let gone = gone(survey, update);
+    let gone = gone(snapshot, update);
     if gone.is_empty() {
         return Ok(());
     }
@@ -89,12 +89,12 @@ fn look_for_gone(survey: &Survey<'_>) -> Result<(), Blocked> {
 
 /// Machines that left the update, or are about to leave it, before their work ahead of it was done. That stays open: a
 /// machine under removal starts nothing new.
-fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
+fn gone<'a>(snapshot: &ClusterSnapshot<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
     let never = |(name, target): &(&MachineName, &Target)| {
-        let row = survey.facts.machines.get(*name).filter(|row| row.update.is_some());
+        let row = snapshot.facts.machines.get(*name).filter(|row| row.update.is_some());
         let is_done = |added: &Added| {
-            let stands = row.and_then(|row| added::stands(survey.facts, row, added));
-            target.done.contains(added) || stands.is_some_and(|(standing, _)| standing == Standing::Done)
+            let stands = row.and_then(|row| added::stands(snapshot.facts, row, added));
+            target.done.contains(added) || stands.is_some_and(|(standing, _)| standing == ItemProgress::Done)
         };
         let leaves = row.is_none_or(|row| row.removal.is_some());
         leaves && target.added.iter().any(|added| added.is_before() && !is_done(added))
@@ -103,9 +103,9 @@ fn gone<'a>(survey: &Survey<'_>, update: &'a UpdateRow) -> Vec<&'a str> {
 }
 
 /// The open work that precedes or follows the update, in words.
-fn open(survey: &Survey<'_>) -> Vec<String> {
-    let alone = targets(survey).filter(|position| position.update().is_some_and(|mine| !alone(mine).is_empty()));
-    alone.filter(|position| !is_through(survey, position)).map(|position| what_is_open(position)).collect()
+fn open(snapshot: &ClusterSnapshot<'_>) -> Vec<String> {
+    let alone = targets(snapshot).filter(|view| view.update().is_some_and(|mine| !alone(mine).is_empty()));
+    alone.filter(|view| !is_through(snapshot, view)).map(|view| what_is_open(view)).collect()
 }
 
 /// Items added to a machine's list that run before or after everything else.
@@ -113,30 +113,30 @@ fn alone(mine: &MachineUpdate) -> Vec<&Added> {
     mine.added.iter().filter(|added| added.is_before() || added.is_after()).collect()
 }
 
-fn is_done(position: &Position<'_>, added: &Added) -> bool {
-    let item = added::find(position.items.unwrap_or_default(), added);
+fn is_done(view: &MachineView<'_>, added: &Added) -> bool {
+    let item = added::find(view.items.unwrap_or_default(), added);
     item.is_some_and(|item| {
-        let standing = position.standing(item);
+        let standing = view.standing(item);
         // Seeded bug: go on after a failed hook.
-        standing == Standing::Done || (standing == Standing::Failed && planted("go-on-after-failed-hook"))
+        standing == ItemProgress::Done || (standing == ItemProgress::Failed && seeded_bug("go-on-after-failed-hook"))
     })
 }
 
 /// Are all items added to this machine's list done, with none running and none left to start?
-pub(super) fn is_through(survey: &Survey<'_>, position: &Position<'_>) -> bool {
-    let Some(mine) = position.update().filter(|mine| mine.only_added) else { return false };
-    let running = position.running().next().is_some();
-    alone(mine).iter().all(|added| is_done(position, added)) && !running && assign::is_accepted(survey.facts, position)
+pub(super) fn is_through(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let Some(mine) = view.update().filter(|mine| mine.only_added) else { return false };
+    let running = view.running().next().is_some();
+    alone(mine).iter().all(|added| is_done(view, added)) && !running && assign::is_accepted(snapshot.facts, view)
 }
 
-fn what_is_open(position: &Position<'_>) -> String {
-    let all = position.update().map(alone).unwrap_or_default();
-    let open: Vec<String> = all.into_iter().filter(|a| !is_done(position, a)).map(added::said).collect();
-    let name = &position.row.name;
+fn what_is_open(view: &MachineView<'_>) -> String {
+    let all = view.update().map(alone).unwrap_or_default();
+    let open: Vec<String> = all.into_iter().filter(|a| !is_done(view, a)).map(added::said).collect();
+    let name = &view.row.name;
     match open.is_empty() {
         false => format!("{} on {name}", open.join(", ")),
         // Until it confirms its list, it may still start what was skipped.
-        true if !position.connected() => format!("{name}, which is not connected, has not confirmed"),
+        true if !view.connected() => format!("{name}, which is not connected, has not confirmed"),
         true => format!("{name} has not confirmed"),
     }
 }
@@ -146,36 +146,37 @@ fn what_is_open(position: &Position<'_>) -> String {
 #[must_use]
 pub fn is_called_off(facts: &Facts, row: &MachineRow) -> bool {
     let rollout = row.rollout.as_ref().and_then(|rollout| facts.rollouts.get(rollout));
-    let aborted = rollout.and_then(|row| row.update.as_ref()).is_some_and(|update| update.wish == Wish::Abort);
+    let aborted = rollout.and_then(|row| row.update.as_ref()).is_some_and(|update| update.wish == DesiredState::Abort);
     aborted && row.update.as_ref().is_some_and(|mine| mine.only_added)
 }
 
 /// The next step to record for one of the two stages.
-pub(super) fn step(survey: &Survey<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
+pub(super) fn step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
     if !update.stages.contains_key(&stage) {
         // A pause holds machines back: when all are complete, it has no effect.
-        let held = stage == ClusterStage::HooksBefore && update.wish != Wish::Go;
-        let may = !held && safety::may_start_hooks(survey).is_ok();
+        let held = stage == ClusterStage::HooksBefore && update.wish != DesiredState::Go;
+        let may = !held && safety::may_start_hooks(snapshot).is_ok();
         return may.then_some(ClusterStep::Begin(stage));
     }
     let through = match stage {
         // A machine that has completed its hooks after the update leaves it.
-        ClusterStage::HooksAfter => targets(survey).next().is_none(),
-        _ => gone(survey, update).is_empty() && open(survey).is_empty(),
+        ClusterStage::HooksAfter => targets(snapshot).next().is_none(),
+        _ => gone(snapshot, update).is_empty() && open(snapshot).is_empty(),
     };
     if through {
         return Some(ClusterStep::End(stage));
     }
-    let late = deadline_ms(survey, update).is_some_and(|at_ms| survey.now.wall_ms >= at_ms);
-    (late && update.wish == Wish::Go).then(|| halt(update.kind, survey.spec.update_deadlines.hooks.outcome, stage))
+    let late = deadline_ms(snapshot, update).is_some_and(|at_ms| snapshot.now.wall_ms >= at_ms);
+    (late && update.wish == DesiredState::Go)
+        .then(|| halt(update.kind, snapshot.spec.update_deadlines.hooks.outcome, stage))
 }
 
 /// Deadline of the hooks under way, Unix milliseconds. It restarts with this coordinator: work done in the absence of
 /// one has yet to be reported.
-pub(super) fn deadline_ms(survey: &Survey<'_>, update: &UpdateRow) -> Option<u64> {
+pub(super) fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<u64> {
     let (_, began_ms) = under_way(update)?;
-    let began_ms = began_ms.max(update.resumed_at_ms).max(survey.facts.live.started_wall_ms);
-    Some(began_ms.saturating_add(survey.spec.update_deadlines.hooks.after_ms))
+    let began_ms = began_ms.max(update.resumed_at_ms).max(snapshot.facts.live.started_wall_ms);
+    Some(began_ms.saturating_add(snapshot.spec.update_deadlines.hooks.after_ms))
 }
 
 /// The one of the two stages that is under way, and its start, Unix milliseconds.
@@ -190,12 +191,12 @@ fn under_way(update: &UpdateRow) -> Option<(ClusterStage, u64)> {
 /// The one of the two stages that is past its deadline, and its start, Unix milliseconds. The time of a pause that
 /// began before the deadline is excluded, and an update that is being aborted waits for neither.
 #[must_use]
-pub fn overdue(survey: &Survey<'_>) -> Option<(ClusterStage, u64)> {
-    let update = survey.update()?;
+pub fn overdue(snapshot: &ClusterSnapshot<'_>) -> Option<(ClusterStage, u64)> {
+    let update = snapshot.update()?;
     let until_ms = match update.wish {
-        Wish::Go => survey.now.wall_ms,
-        Wish::Pause { since_ms } => since_ms,
-        Wish::Abort => return None,
+        DesiredState::Go => snapshot.now.wall_ms,
+        DesiredState::Pause { since_ms } => since_ms,
+        DesiredState::Abort => return None,
     };
-    under_way(update).filter(|_| deadline_ms(survey, update).is_some_and(|at_ms| until_ms >= at_ms))
+    under_way(update).filter(|_| deadline_ms(snapshot, update).is_some_and(|at_ms| until_ms >= at_ms))
 }

@@ -8,7 +8,7 @@ use crate::plan::update::groups::Groups;
 
 /// Answers shared by all machines, computed when the first of a thousand asks.
 #[derive(Debug, Default)]
-pub(in crate::plan) struct Found {
+pub(in crate::plan) struct Cache {
     pub(in crate::plan) groups: OnceCell<Groups>,
     pub(in crate::plan) nobody_is_gone: OnceCell<Result<(), Blocked>>,
     /// Workers with a slot that need a person.

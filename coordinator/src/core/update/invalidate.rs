@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use muster_proto::{
     model::{Blocked, LockState, MachineName, Now, RemovalPolicy},
-    plant::planted,
+    seeded_bug::seeded_bug,
 };
 
 use super::{at_rest_reach, record::has_its_own_items, refusal};
 use crate::{
     core::{Refusal, Reply},
-    facts::{AuditObject, Draft, LockKey, LockRow, MachineRow, UpdateKind, Wish},
-    plan::{Limits, assign, blocked, recovery, survey::Position},
+    facts::{AuditObject, DesiredState, LockKey, LockRow, MachineRow, Transaction, UpdateKind},
+    plan::{Limits, assign, blocked, recovery, snapshot::MachineView},
 };
 
 /// Maximum time from an agent's last message until it begins what is due, in milliseconds: its longest backoff is 75 s.
@@ -20,51 +20,51 @@ const NEXT_ITEM_MS: u64 = 90_000;
 /// Handles a store that is a copy being recovered. Its open updates have meanwhile continued or ended, so they end
 /// here. Machines that were still within them, or on their way into maintenance or back, need an operator's review.
 /// Machines out of service stay so. Removals must be requested again, except irreversible ones.
-pub(in crate::core) fn distrust(draft: &mut Draft<'_>, now: Now) {
-    for machine in draft.machines.keys().cloned().collect::<Vec<MachineName>>() {
-        let in_doubt = draft.machines.get(&machine).is_some_and(|row| is_on_its_way(draft, row));
-        let Some(row) = draft.machine_mut(&machine) else { continue };
+pub(in crate::core) fn invalidate(tx: &mut Transaction<'_>, now: Now) {
+    for machine in tx.machines.keys().cloned().collect::<Vec<MachineName>>() {
+        let in_doubt = tx.machines.get(&machine).is_some_and(|row| is_on_its_way(tx, row));
+        let Some(row) = tx.machine_mut(&machine) else { continue };
         if row.departs() {
             continue;
         }
         // Seeded bug: treat a machine in the middle of an update as done.
-        row.in_doubt |= in_doubt && !planted("recover-doubts-nobody");
+        row.in_doubt |= in_doubt && !seeded_bug("recover-doubts-nobody");
         row.removal = row.removal.take().filter(|removal| removal.policy == RemovalPolicy::Forced);
     }
-    let open = draft.rollouts.values().filter(|row| row.finished_at_ms.is_none());
+    let open = tx.rollouts.values().filter(|row| row.finished_at_ms.is_none());
     let takes_out = |kind: UpdateKind| kind.takes_out();
     let updates = open.filter(|row| row.update.as_ref().is_some_and(|update| !takes_out(update.kind)));
     for name in updates.map(|row| row.name.clone()).collect::<Vec<String>>() {
-        if let Some(update) = draft.update_mut(&name) {
-            update.wish = Wish::Abort;
+        if let Some(update) = tx.update_mut(&name) {
+            update.wish = DesiredState::Abort;
         }
     }
-    forget_locks(draft, now);
+    forget_locks(tx, now);
 }
 
 /// Is it in an open rollout, other than being out of service?
-fn is_on_its_way(draft: &Draft<'_>, row: &MachineRow) -> bool {
-    let open = row.rollout.as_ref().and_then(|name| draft.rollouts.get(name));
+fn is_on_its_way(tx: &Transaction<'_>, row: &MachineRow) -> bool {
+    let open = row.rollout.as_ref().and_then(|name| tx.rollouts.get(name));
     let open = open.is_some_and(|rollout| rollout.finished_at_ms.is_none());
     open && row.update.as_ref().is_some_and(|mine| !mine.in_maintenance())
 }
 
 /// Resets released locks: their controllers may be at work again, and report a state only when it changes. This
 /// includes machines out of service: they may be back, and the maintenance of their cluster may be over.
-fn forget_locks(draft: &mut Draft<'_>, now: Now) {
-    let granted = draft.locks.values().filter(|lock| lock.state != LockState::Active);
+fn forget_locks(tx: &mut Transaction<'_>, now: Now) {
+    let granted = tx.locks.values().filter(|lock| lock.state != LockState::Active);
     for key in granted.map(|lock| lock.key.clone()).collect::<Vec<LockKey>>() {
-        let Some(lock) = draft.locks.get(&key).map(|lock| (**lock).clone()) else { continue };
+        let Some(lock) = tx.locks.get(&key).map(|lock| (**lock).clone()) else { continue };
         let message = "as far as is known: the store was recovered".to_owned();
         let (state, since_ms, updated_ms) = (LockState::Active, now.wall_ms, now.wall_ms);
-        draft.put_lock(LockRow { state, since_ms, updated_ms, message, percentage: 0, ..lock });
+        tx.put_lock(LockRow { state, since_ms, updated_ms, message, percentage: 0, ..lock });
     }
 }
 
 /// After `recover`: an operator has reviewed a machine about which this copy knows too little, and it is in service.
 /// Its part in a known update ends, and so does its removal. Its missing items are for the next update.
 pub(super) fn settle(
-    draft: &mut Draft<'_>,
+    tx: &mut Transaction<'_>,
     actor: &str,
     row: &MachineRow,
     limits: &Limits,
@@ -78,15 +78,15 @@ pub(super) fn settle(
         );
         return Err(refusal("Revoked", message));
     }
-    does_nothing(draft, &Position::of(draft, row, limits, now), now)?;
-    if let Some(row) = draft.machine_mut(name) {
+    does_nothing(tx, &MachineView::of(tx, row, limits, now), now)?;
+    if let Some(row) = tx.machine_mut(name) {
         row.in_doubt = false;
         row.slot = None;
         row.update = None;
         row.removal = None;
         row.reach = at_rest_reach(row);
     }
-    has_its_own_items(draft, name, row.update.as_ref(), BTreeSet::new());
+    has_its_own_items(tx, name, row.update.as_ref(), BTreeSet::new());
     let mut line = format!(
         "machine {name}: is in service; apply the newest manifest, then `musterctl update {cluster}` brings about what \
          it lacks"
@@ -94,23 +94,23 @@ pub(super) fn settle(
     if row.removal.is_some() {
         line.push_str(&format!("; it stays, unless you say `musterctl remove {name}` again"));
     }
-    draft.audit(actor, "maintenance-leave", AuditObject::Machine(name), &line, now.wall_ms);
+    tx.audit(actor, "maintenance-leave", AuditObject::Machine(name), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 
 /// Is it idle, and will it stay so, by all that its agent reported since the start?
-fn does_nothing(draft: &Draft<'_>, position: &Position<'_>, now: Now) -> Result<(), Refusal> {
-    let name = &position.row.name;
-    if !position.connected() {
+fn does_nothing(tx: &Transaction<'_>, view: &MachineView<'_>, now: Now) -> Result<(), Refusal> {
+    let name = &view.row.name;
+    if !view.connected() {
         let message = format!(
             "{name} is not connected, and nobody knows what runs there; say it again when it is, or `musterctl revoke \
              {name}` if the machine is gone"
         );
         return Err(refusal("Disconnected", message));
     }
-    let live = position.live;
-    let waits = position.waits_for_inputs() || live.is_some_and(|live| live.wants_permit);
-    if let Some(running) = recovery::running(position) {
+    let live = view.live;
+    let waits = view.waits_for_inputs() || live.is_some_and(|live| live.wants_permit);
+    if let Some(running) = recovery::running(view) {
         let message = format!(
             "item {} still runs on {name}; say it again when it has ended (`musterctl describe machine {name}`), or \
              `musterctl revoke {name}` if the machine is gone",
@@ -118,14 +118,14 @@ fn does_nothing(draft: &Draft<'_>, position: &Position<'_>, now: Now) -> Result<
         );
         return Err(refusal("ItemRunning", message));
     }
-    if let Some(Blocked { message, clears_when, .. }) = blocked::silent(position) {
+    if let Some(Blocked { message, clears_when, .. }) = blocked::silent(view) {
         return Err(refusal("NotHeard", format!("{name}: {message}; first {clears_when}")));
     }
     if let Some((reason, message)) = live.and_then(|live| live.agent_blocked.as_ref()).filter(|_| !waits) {
         let message = format!("{name} begins its next item when this has passed: {reason}: {message}");
         return Err(refusal("ItemRunning", message));
     }
-    let permits_end_mono_ms = draft.live.started_mono_ms.saturating_add(assign::PERMIT_MS);
+    let permits_end_mono_ms = tx.live.started_mono_ms.saturating_add(assign::PERMIT_MS);
     let busy = live.and_then(|live| live.busy_mono_ms).filter(|_| !waits);
     let busy_until_mono_ms = busy.map_or(0, |at_mono_ms| at_mono_ms.saturating_add(NEXT_ITEM_MS));
     let left_ms = permits_end_mono_ms.max(busy_until_mono_ms).saturating_sub(now.mono_ms);

@@ -71,13 +71,13 @@ pub struct Caller {
     /// Remote address of the connection.
     pub address: SocketAddr,
     /// Result of the authentication.
-    pub standing: Standing,
+    pub standing: PeerStatus,
     line: Arc<Line>,
 }
 
 /// Result of a connection's authentication.
 #[derive(Clone, Debug)]
-pub enum Standing {
+pub enum PeerStatus {
     /// It presented no certificate.
     Stranger,
     /// It presented an unacceptable certificate. It gets one constant answer.
@@ -91,7 +91,7 @@ pub enum Standing {
 
 impl Caller {
     /// The caller of a new connection.
-    pub(super) fn new(address: SocketAddr, standing: Standing) -> Self {
+    pub(super) fn new(address: SocketAddr, standing: PeerStatus) -> Self {
         Self { address, standing, line: Arc::default() }
     }
 
@@ -118,15 +118,15 @@ impl Caller {
 
     #[cfg(test)]
     pub(super) fn nobody() -> Self {
-        Self::new(SocketAddr::from(([127, 0, 0, 1], 1)), Standing::Stranger)
+        Self::new(SocketAddr::from(([127, 0, 0, 1], 1)), PeerStatus::Stranger)
     }
 
     /// The peer, if it is known.
     #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
         match &self.standing {
-            Standing::Known(certificate) => Some(&certificate.peer),
-            Standing::Stranger | Standing::Refused | Standing::Revoked(_) => None,
+            PeerStatus::Known(certificate) => Some(&certificate.peer),
+            PeerStatus::Stranger | PeerStatus::Refused | PeerStatus::Revoked(_) => None,
         }
     }
 }
@@ -152,7 +152,7 @@ pub enum Refusal {
 }
 
 /// Checks certificates.
-pub struct Judge {
+pub struct Authenticator {
     chain: Arc<dyn ClientCertVerifier>,
     trust_domain: TrustDomain,
     clock: WallClock,
@@ -161,8 +161,8 @@ pub struct Judge {
     refusals: Refusals,
 }
 
-impl Judge {
-    /// Create a judge for the clients of `ca`, based on the facts. `identities` tells when to check them again.
+impl Authenticator {
+    /// Create a authenticator for the clients of `ca`, based on the facts. `identities` tells when to check them again.
     ///
     /// # Errors
     /// [`PkiError::Tls`], [`PkiError::Damaged`] if the CA's certificate is unusable.
@@ -191,16 +191,16 @@ impl Judge {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn judge(&self, certificates: &[CertificateDer<'_>]) -> Result<Standing, Refusal> {
-        let Some((leaf, between)) = certificates.split_first() else { return Ok(Standing::Stranger) };
+    pub fn authenticator(&self, certificates: &[CertificateDer<'_>]) -> Result<PeerStatus, Refusal> {
+        let Some((leaf, between)) = certificates.split_first() else { return Ok(PeerStatus::Stranger) };
         let now = UnixTime::since_unix_epoch(Duration::from_millis((self.clock)()));
         self.chain.verify_client_cert(leaf, between, now).map_err(Refusal::Chain)?;
         let certificate = Certificate::read(&self.trust_domain, leaf)?;
         if let Some(id) = self.revoked(&certificate) {
-            return Ok(Standing::Revoked(id));
+            return Ok(PeerStatus::Revoked(id));
         }
         self.still_good(&certificate)?;
-        Ok(Standing::Known(Arc::new(certificate)))
+        Ok(PeerStatus::Known(Arc::new(certificate)))
     }
 
     /// The machine, if this is an agent's certificate that was taken back.

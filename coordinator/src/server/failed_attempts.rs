@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Counter of failed attempts.
 #[derive(Default)]
-pub(super) struct Guesses(Mutex<Window>);
+pub(super) struct FailedAttempts(Mutex<Window>);
 
 /// Network part of an IPv6 address.
 const NETWORK: u128 = u128::MAX << 64;
@@ -31,7 +31,7 @@ struct Window {
     by_address: BTreeMap<IpAddr, u32>,
 }
 
-impl Guesses {
+impl FailedAttempts {
     fn window(&self, now_mono_ms: u64) -> std::sync::MutexGuard<'_, Window> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if now_mono_ms.saturating_sub(window.began_mono_ms) >= WINDOW_MS {
@@ -89,22 +89,22 @@ mod tests {
 
     #[test]
     fn only_so_many_are_noted_at_once() {
-        let (guesses, address) = (Guesses::default(), IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let often = (0..40).filter(|_| guesses.note(address, 1, "a certificate")).count();
+        let (failed_attempts, address) = (FailedAttempts::default(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let often = (0..40).filter(|_| failed_attempts.note(address, 1, "a certificate")).count();
         assert_eq!(often, 10);
     }
 
     #[test]
     fn wrong_tries_are_counted_by_address() {
-        let guesses = Guesses::default();
+        let failed_attempts = FailedAttempts::default();
         let address = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(n));
-        assert_eq!([0, 10, 59_999].map(|at_ms| guesses.count(address(1), at_ms)), [1, 2, 3]);
-        assert_eq!(guesses.count(address(2), 59_999), 1, "another address is not meant");
-        assert_eq!(guesses.count(address(1), 60_000), 1, "a minute later");
-        assert!((10..4_000).all(|n| guesses.count(address(n), 61_000) == 1));
-        assert_eq!(guesses.window(61_000).by_address.len(), ADDRESSES_MAX);
-        assert_eq!(guesses.count(address(1), 61_000), 2, "who is known stays so");
-        assert_eq!([1, 1], [0; 2].map(|_| guesses.count(address(9_999), 61_000)), "who is not is not counted");
+        assert_eq!([0, 10, 59_999].map(|at_ms| failed_attempts.count(address(1), at_ms)), [1, 2, 3]);
+        assert_eq!(failed_attempts.count(address(2), 59_999), 1, "another address is not meant");
+        assert_eq!(failed_attempts.count(address(1), 60_000), 1, "a minute later");
+        assert!((10..4_000).all(|n| failed_attempts.count(address(n), 61_000) == 1));
+        assert_eq!(failed_attempts.window(61_000).by_address.len(), ADDRESSES_MAX);
+        assert_eq!(failed_attempts.count(address(1), 61_000), 2, "who is known stays so");
+        assert_eq!([1, 1], [0; 2].map(|_| failed_attempts.count(address(9_999), 61_000)), "who is not is not counted");
         let host = |text: &str| origin(text.parse().expect("an address"));
         assert_eq!(host("2001:db8::1"), host("2001:db8::2:1"), "one host, many addresses");
         assert_ne!(host("2001:db8::1"), host("2001:db8:0:1::1"));
