@@ -81,6 +81,7 @@ fn each_rule_fires() -> anyhow::Result<()> {
         ("agent/src/a.rs", &format!("\n{}", function(71)), &[2]),
         ("agent/src/a.rs", &pair, &[2]),
         ("agent/src/a.rs", "trait T { fn f(); }\ntype F = fn();\nfn g() -> [u8; 2] { [0; 2] }\n", &[]),
+        ("agent/src/a.rs", "\nstruct Survey;\n// Survey, planted\n", &[2]),
         ("agent/src/utils.rs", "", &[1]),
         ("agent/src/common/mod.rs", "", &[1]),
         ("agent/src/a.rs", "\nmod helpers;\n", &[2]),

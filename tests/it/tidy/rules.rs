@@ -53,6 +53,11 @@ const BRANCHES_ON_TEXT: &[&str] = &[
     "reason.as_str() == ",
 ];
 
+/// Names that were words of our own. The right ones: `ClusterSnapshot`, `MachineView`, `Transaction`, `DesiredState`,
+/// `LockCommand`, `RolloutCommand`, `ItemOverride`, `Authenticator`, `FailedAttempts`, `Limiter`, `seeded_bug`.
+const OLD_NAMES: &[&str] =
+    &["Survey", "Draft", "Wish", "Guesses", "Seats", "SwarmLook", "planted", "kept_open", "distrust"];
+
 /// Programs of operators.
 const CLIENTS: &[&str] = &["coordinator/demo/src", "coordinator/musterctl/src"];
 
@@ -68,6 +73,7 @@ pub(super) const RULES: &[fn(&Source) -> Vec<Violation>] = &[
     wire_stays_at_the_rim,
     nothing_left_for_later,
     no_branch_on_text,
+    names_of_the_field,
 ];
 
 /// Is this file the module `module` (a path without `.rs`) or below it?
@@ -131,6 +137,11 @@ fn telling_names(source: &Source) -> Vec<Violation> {
         .filter(|(before, name)| before.text == "mod" && EMPTY_NAMES.contains(&name.text.as_str()))
         .map(|(_, name)| (name.line, name.text.as_str()));
     of_file.chain(of_modules).map(|(line, name)| violation(line, format!("'{name}' says nothing"))).collect()
+}
+
+fn names_of_the_field(source: &Source) -> Vec<Violation> {
+    let old = source.tokens.iter().filter(|token| OLD_NAMES.contains(&token.text.as_str()));
+    old.map(|token| violation(token.line, format!("{} has another name: OLD_NAMES", token.text))).collect()
 }
 
 fn pure_modules(source: &Source) -> Vec<Violation> {
