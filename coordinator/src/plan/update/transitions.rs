@@ -85,7 +85,7 @@ const BEFORE_PERMIT: &[&str] = &["Requested", "Draining", "Entered"];
 /// All transitions, in the order of a turn.
 pub const TRANSITIONS: &[Transition] = &[
     of("Prepare", &["Idle", "Deferred"], &["Preparing", "Prepared", "Deferred"], "a place in prepare is free"),
-    of("Prepared", &["Prepared", "Deferred"], &["Prepared"], "its prepare items are done"),
+    of("Prepared", &["Prepared", "Deferred"], &["Prepared", "Deferred"], "its prepare items are done"),
     of("TakeSlot", &["Prepared"], &["Requested"], "rules 1 to 3; something disruptive is due"),
     of("TakeSlot", &["Prepared"], &["Harmless"], "rules 1 to 3; nothing disruptive is due"),
     of("Enter", &["Harmless"], &["Harmless"], "at once"),

@@ -143,8 +143,8 @@ impl<'c, 's> Participant<'c, 's> {
         }
     }
 
-    /// Moves the machine on, or says that it works, or why it waits. Grants nothing that others compete for: slots and
-    /// places in prepare are claimed after every machine had this.
+    /// Move the machine on, or say that it works, or why it waits. What machines compete for (slots, places in
+    /// prepare) is granted separately, after this has been asked of every machine.
     #[must_use]
     pub fn advance(self) -> Advance<'c> {
         let next = match self.state() {
@@ -319,7 +319,7 @@ impl<'c, 's> Participant<'c, 's> {
     fn harmless(self) -> Advance<'c> {
         let Self { snapshot, update, view, mine } = self;
         // Something disruptive became due since: it needs a request, and takes its turn with one. Or it stands still,
-        // and nobody wants it to go on.
+        // and operators do not want it to continue.
         let aborted = update.wish == DesiredState::Abort && !is_at_work(view);
         let free = match mine.maintenance {
             Some(_) => maintenance::will_run_nothing(snapshot, view).is_ok(),
@@ -496,7 +496,7 @@ impl<'c, 's> Participant<'c, 's> {
             let outcome = snapshot.spec.update_deadlines.locks_returned.outcome;
             let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == Stage::RequestRemoved);
             match outcome {
-                // An operator is to look at it. The time of a pause counts for nobody; the machine goes on with the
+                // An operator looks at it, and the time of a pause does not count. The machine continues with the
                 // update.
                 DeadlineOutcome::Pause if matches!(update.wish, DesiredState::Pause { .. }) => return waits(until_ms),
                 _ if known => {}
@@ -512,7 +512,7 @@ impl<'c, 's> Participant<'c, 's> {
             return Advance::Move(if over { MachineStep::Finish } else { MachineStep::FreeSlot });
         }
         let complete = self.is_complete();
-        // Planted: the slot is free though the agent may have an older list.
+        // Seeded bug: free the slot although the agent may have an older list.
         if mine.disturbed() && !seeded_bug("free-slot-before-accepted") {
             // A disturbed machine has done its items. Its slot is held until its agent has accepted the very list that
             // says so. What became due since is for the next update.

@@ -21,6 +21,17 @@ fn leave(name: &str) -> Request {
     Request::LeaveMaintenance { machine: machine(name) }
 }
 
+/// The control machines are updated, and an item of `worker-1` runs with a permit.
+fn at_work_in_the_update() -> Fleet {
+    let mut fleet = deployed(3, 2);
+    release(&mut fleet, &["install"], 1);
+    let mut fleet = fleet.started();
+    ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
+    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
+    fleet.begin(SERVES_AGAIN);
+    fleet
+}
+
 /// A copy from before an update is restored in the middle of it: the control machines are complete, and `worker-1` has
 /// a permit. `worker-2` is still waiting.
 fn before_the_update() -> Fleet {
@@ -219,12 +230,7 @@ fn item_that_never_began_leaves_recovery_to_a_person() {
         fleet.agent_blocked(id, Some((Reason::WaitingForSecret, "none while the store is recovered".to_owned())));
     };
     for never_begins in [permit_is_over, waits_for_inputs] {
-        let mut fleet = deployed(3, 2);
-        release(&mut fleet, &["install"], 1);
-        let mut fleet = fleet.started();
-        ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
-        fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
-        fleet.begin(SERVES_AGAIN);
+        let mut fleet = at_work_in_the_update();
         fleet.recover_from(fleet.store.clone());
         fleet.all_report();
         assert!(!fleet.wants_a_person(), "it runs");
@@ -254,12 +260,7 @@ fn a_machine_that_is_revoked_is_not_declared_in_service() {
 /// Only the old ledger knows what ran.
 #[test]
 fn a_ledger_that_was_begun_anew_leaves_nothing_running_and_its_machine_in_doubt() {
-    let mut fleet = deployed(3, 2);
-    release(&mut fleet, &["install"], 1);
-    let mut fleet = fleet.started();
-    ["control-1", "control-2", "control-3"].iter().for_each(|control| fleet.upgrade(control));
-    fleet.lock("ceph", Some(SERVES_AGAIN), LockState::Inactive);
-    fleet.begin(SERVES_AGAIN);
+    let mut fleet = at_work_in_the_update();
     for name in [SERVES_AGAIN, "control-1"] {
         let agent = fleet.agents.get_mut(name).expect("an agent");
         agent.ledger = LedgerId(Uuid::from_u128(77));
