@@ -37,14 +37,14 @@ FIGURES := sixty_workers defaults_and_a_directory idle_agent
 # Two fleets serve all tests of nodes: nextest would run each in a process, and a fleet, of its own.
 NODES := target/release/test-nodes
 
-PLANTS = $(RELEASE) --features muster-tests/plants --test plants
+SEEDED_BUGS = $(RELEASE) --features muster-tests/seeded-bugs --test seeded_bugs
 
-# What the parts of `make test` said, each in a file; tests/tally counts it.
+# What the parts of `make test` said, each in a file; tests/test-summary counts it.
 SAID := target/said
 said = 2>&1 | tee $(SAID)/$(1)
 
 .PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test \
-	docs compile-tests soak test-programs test-plants test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
+	docs compile-tests soak test-programs test-seeded-bugs test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
 	bench clean
 
 help: ## This list
@@ -79,9 +79,9 @@ test-tools:
 test: test-tools ## What every change is checked with: tests, simulator, seeded bugs, packages, systemd nodes
 	@rm -rf $(SAID)
 	@docker=$$(docker info >/dev/null 2>&1 && echo yes); set -e; \
-	$(MAKE) --jobs=4 BEFORE_TESTS="packages $${docker:+compile-nodes}" BEFORE_PLANTS=compile-tests \
-		$${docker:+test-nodes} test-programs test-plants test-packages
-	@tests/tally $(SAID)
+	$(MAKE) --jobs=4 BEFORE_TESTS="packages $${docker:+compile-nodes}" BEFORE_SEEDED_BUGS=compile-tests \
+		$${docker:+test-nodes} test-programs test-seeded-bugs test-packages
+	@tests/test-summary $(SAID)
 
 $(SAID):
 	@mkdir -p $@
@@ -93,8 +93,8 @@ test-programs: compile-tests | $(SAID) ## Unit and end-to-end tests, and the sim
 	@echo "simulator: half of the seeds begin at MUSTER_SIM_START=$(MUSTER_SIM_START)"
 	$(STATIC) $(RUN_TESTS) $(RELEASE) $(call said,tests)
 
-test-plants: | $(SAID) $(BEFORE_PLANTS) ## Does the simulator find each seeded bug?
-	nice env $(STATIC) $(RUN_TESTS) $(PLANTS) $(call said,plants)
+test-seeded-bugs: | $(SAID) $(BEFORE_SEEDED_BUGS) ## Does the simulator find each seeded bug?
+	nice env $(STATIC) $(RUN_TESTS) $(SEEDED_BUGS) $(call said,seeded-bugs)
 
 test-packages: packages | $(SAID) ## What the packages hold (needs lintian and rpm)
 	packaging/check $(call said,packages)

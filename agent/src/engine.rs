@@ -18,15 +18,15 @@ use tracing::{debug, info, warn};
 
 use crate::{
     attempt::{AttemptError, AttemptKey, Attempts, record::Progress},
-    block_news::BlockNews,
     config::StateDir,
     core::{Config, Core, Effect, Input, LedgerState, Record, Slot, ToCoordinator},
     disk_space, docker,
     host::Clock,
     ledger::{FileDisk, Ledger, LedgerError, MarkFile},
     link::{ENGINE_QUEUE_MAX, FromLink, SessionHandle, chain, logs::LogStreams},
-    news::News,
+    notifier::Notifier,
     runner,
+    status_file::StatusFile,
     swarm::SwarmCalls,
 };
 use attempts::{follow, forget_ended_runs, forget_inputs, inspect, release, remove, start};
@@ -79,9 +79,9 @@ pub struct Engine {
     session: Option<SessionHandle>,
     /// Fetched inputs, while the core decides whether to start the attempt.
     inputs: Vec<ItemInput>,
-    blocked: BlockNews,
+    blocked: StatusFile,
     logs: LogStreams,
-    news: News,
+    notifier: Notifier,
     swarm: SwarmCalls,
     from_attempts: mpsc::Receiver<FromAttempt>,
     to_engine: mpsc::Sender<FromAttempt>,
@@ -104,12 +104,12 @@ impl Engine {
             mark: MarkFile::new(dir.path()),
             attempts,
             clock: Clock::default(),
-            blocked: BlockNews::new(&dir),
+            blocked: StatusFile::new(&dir),
             dir,
             session: None,
             inputs: Vec::new(),
             logs: LogStreams::default(),
-            news: News::default(),
+            notifier: Notifier::default(),
             swarm: SwarmCalls::new(Path::new(docker::SOCKET)),
             from_attempts,
             to_engine,
@@ -139,8 +139,8 @@ impl Engine {
         service_manager::ready();
         loop {
             flush_at = flush_at_or(flush_at, self.ledger.has_lazy(), Instant::now());
-            self.news.turn(&self.core.summary());
-            let patience = self.news.patience();
+            self.notifier.turn(&self.core.summary());
+            let time_limit = self.notifier.time_limit();
             let wake_at = self.core.wake_at().map(|mono_ms| self.clock.instant(mono_ms));
             tokio::select! {
                 biased;
@@ -153,7 +153,7 @@ impl Engine {
                     self.look_for_ended_runs();
                 }
                 () = sleep_until(flush_at.unwrap_or_else(Instant::now)), if flush_at.is_some() => self.ledger.flush()?,
-                () = sleep(patience.unwrap_or_default()), if patience.is_some() => {}
+                () = sleep(time_limit.unwrap_or_default()), if time_limit.is_some() => {}
             }
         }
         service_manager::stopping();
@@ -199,14 +199,14 @@ impl Engine {
             Some(FromLink::Up { epoch, code, session }) => {
                 self.logs.cancel_all();
                 self.session = Some(session);
-                self.news.link(true);
+                self.notifier.link(true);
                 self.step(Input::LinkUp { epoch, code })
             }
             None => Err(EngineError::LinkGone),
             Some(FromLink::Down) => {
                 self.logs.cancel_all();
                 self.session = None;
-                self.news.link(false);
+                self.notifier.link(false);
                 self.step(Input::LinkDown)
             }
             Some(FromLink::Assigned(assignment)) => self.step(Input::Received(assignment)),

@@ -158,7 +158,7 @@ impl<D: Disk> Ledger<D> {
             }
             loaded => {
                 if let Some(other) = loaded {
-                    set_aside(&mut disk, &format!("{LOG}.{}", other.state.machine_id))?;
+                    move_aside(&mut disk, &format!("{LOG}.{}", other.state.machine_id))?;
                 }
                 let (bytes, chain) = write_whole(&mut disk, &fresh)?;
                 let (log_bytes, snapshot_bytes) = (bytes, bytes);
@@ -286,7 +286,7 @@ fn write_whole(disk: &mut impl Disk, state: &LedgerState) -> Result<(u64, Chain)
 }
 
 /// Copies the log, so that the log itself exists at every moment.
-fn set_aside(disk: &mut impl Disk, name: &str) -> Result<(), LedgerError> {
+fn move_aside(disk: &mut impl Disk, name: &str) -> Result<(), LedgerError> {
     let Some(bytes) = act(disk, "read", LOG, |disk| disk.read(LOG))? else { return Ok(()) };
     write_durably(disk, name, &bytes)
 }

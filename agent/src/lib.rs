@@ -1,7 +1,6 @@
 //! Muster's agent as a library: the pure core, ledger, runners, link.
 
 pub mod attempt;
-pub mod block_news;
 pub mod config;
 pub mod core;
 mod disk_space;
@@ -14,10 +13,11 @@ pub mod identity;
 pub mod ledger;
 pub mod link;
 mod mounts;
-mod news;
+mod notifier;
 pub mod output;
 pub mod proxy;
 pub mod runner;
 pub mod status;
+pub mod status_file;
 pub mod swarm;
 pub mod systemd;

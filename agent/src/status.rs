@@ -11,12 +11,12 @@ use muster_proto::{
 use serde::Serialize;
 
 use crate::{
-    block_news::BlockReport,
     config::{StateDir, command},
     core::LedgerState,
     identity::{Identity, IdentityError},
     ledger::{self, FileDisk, LedgerError},
     link::LinkReport,
+    status_file::BlockReport,
 };
 
 /// Maximum width of a message in the table; `-o json` has all of it.

@@ -216,7 +216,7 @@ impl<S: Store, O: Outbox> Engine<S, O> {
             let due = Duration::from_millis(self.core.decide_by_mono_ms().saturating_sub(now.mono_ms));
             let due_at = Instant::now() + due;
             let publish_in = self.publish_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let wait = [self.watchdog.patience(), publish_in].into_iter().flatten().fold(due, Duration::min);
+            let wait = [self.watchdog.time_limit(), publish_in].into_iter().flatten().fold(due, Duration::min);
             match tokio::time::timeout(wait, inputs.recv_many(&mut batch, INPUTS_PER_STEP_MAX)).await {
                 Ok(0) => return Ok(()),
                 Ok(_) => gather(&mut inputs, &mut batch, due_at).await,

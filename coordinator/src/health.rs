@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn one_knocks_where_somebody_can_answer() {
         let key_check = KeyCheck::of_test;
-        for (bound, knock) in [
+        for (bound, probed) in [
             ("0.0.0.0:7443", "127.0.0.1:7443"),
             ("[::]:7443", "127.0.0.1:7443"),
             ("10.1.2.3:7443", "10.1.2.3:7443"),
@@ -152,7 +152,7 @@ mod tests {
                 key_check: key_check(),
                 key_file: None,
             };
-            assert_eq!(listening.reachable_at().to_string(), knock);
+            assert_eq!(listening.reachable_at().to_string(), probed);
         }
     }
 }

@@ -363,8 +363,8 @@ mod tests {
         let listener = socket.listen(1).expect("a listener");
         let address = listener.local_addr().expect("an address");
         let mut waiting = Vec::new();
-        let patience = Duration::from_millis(300);
-        while let Ok(Ok(stream)) = tokio::time::timeout(patience, TcpStream::connect(address)).await {
+        let time_limit = Duration::from_millis(300);
+        while let Ok(Ok(stream)) = tokio::time::timeout(time_limit, TcpStream::connect(address)).await {
             waiting.push(stream);
         }
         (listener, waiting)

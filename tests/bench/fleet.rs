@@ -201,7 +201,7 @@ impl Fleet {
             epoch: Epoch(1),
             generation: agent.assignment.as_ref().map_or(Generation(0), |assignment| assignment.generation),
             acked_seq: agent.seq,
-            reach: agent.assignment.as_ref().and_then(Assignment::reach),
+            max_phase: agent.assignment.as_ref().and_then(Assignment::max_phase),
             statuses: agent.statuses.values().cloned().collect(),
             busy: false,
             epoch_code: AuthCode::NONE,

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     programs::{self, Programs},
     wait_for,
@@ -105,7 +105,7 @@ fn the_next_line_listens_where_the_address_is() -> Result<()> {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let reached = wait_for(&format!("an answer at {address}"), PATIENCE, || {
+        let reached = wait_for(&format!("an answer at {address}"), TIME_LIMIT, || {
             Ok((fleet.ctl_as(&out, &["get", "clusters"])?.code == Some(0)).then_some(()))
         });
         running.kill()?;
@@ -152,11 +152,11 @@ fn credentials_that_are_taken_back() -> Result<()> {
     issue("vera.toml")?;
     fleet.ctl(&["get", "credentials"])?.exits(0)?.says(&["operator/admin", "viewer/vera", "e2e", "Valid"])?;
     let mut watching = fleet.start_ctl(&["--config", "vera.toml", "get", "machines", "-w"], "vera")?;
-    wait_for("vera's connection", PATIENCE, || Ok(fleet.log("vera").contains("NAME").then_some(())))?;
+    wait_for("vera's connection", TIME_LIMIT, || Ok(fleet.log("vera").contains("NAME").then_some(())))?;
 
     let began = std::time::Instant::now();
     fleet.ctl(&["revoke", "viewer/vera"])?.exits(0)?.says(&["credentials of viewer/vera revoked"])?;
-    let status = wait_for("the end of vera's musterctl", PATIENCE, || Ok(watching.try_wait()?))?;
+    let status = wait_for("the end of vera's musterctl", TIME_LIMIT, || Ok(watching.try_wait()?))?;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(status.code(), Some(3), "{}", fleet.log("vera"));
     let refused = fleet.ctl_as("vera.toml", &["get", "machines"])?.exits(3)?;
@@ -204,7 +204,7 @@ fn an_agent_of_another_ca() -> Result<()> {
     }
     fs::write(fleet.agent_dir("control-1").join("identity.json"), serde_json::to_vec(&theirs)?)?;
     fleet.start_agent("control-1")?;
-    let why = wait_for("a refusal", PATIENCE, || {
+    let why = wait_for("a refusal", TIME_LIMIT, || {
         let status: serde_json::Value = serde_json::from_str(&fleet.agent_status("control-1")?.ok()?)?;
         Ok(status["link"]["error"].as_str().map(str::to_owned))
     })?;

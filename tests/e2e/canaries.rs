@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::fleet::{
-    CLUSTER, Fleet, PATIENCE,
+    CLUSTER, Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     wait_for,
 };
@@ -81,7 +81,7 @@ fn no_secret_is_found_where_it_should_not_be() -> Result<()> {
 
     // While the item runs: in the two files that are meant to hold it.
     let inputs = |path: &PathBuf| path.parent().and_then(Path::parent).is_some_and(|dir| dir.ends_with("inputs"));
-    wait_for("the program", PATIENCE, || Ok((!fleet.effects()?.is_empty()).then_some(())))?;
+    wait_for("the program", TIME_LIMIT, || Ok((!fleet.effects()?.is_empty()).then_some(())))?;
     let found = places(&fleet, CANARY)?;
     ensure!(found.len() == 2 && found.iter().all(inputs), "{found:?}");
     fs::write(fleet.path("go"), "")?;

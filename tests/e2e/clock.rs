@@ -18,7 +18,7 @@ use muster_coordinator::{
 };
 use muster_proto::tls;
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     wait_for,
 };
@@ -87,7 +87,7 @@ fn a_clock_that_is_a_year_off() -> Result<()> {
         let wrong = ["ClockSkew", "one of the two has a wrong clock: set it", "the CA is the right one"];
         // The connected agent; it keeps trying.
         fleet.proxy("control-1")?.lead_to(port);
-        let told = wait_for("ClockSkew", PATIENCE, || {
+        let told = wait_for("ClockSkew", TIME_LIMIT, || {
             Ok(certificate_times(&fleet)?.filter(|told| told_before.as_ref() != Some(told)))
         });
         told_before = Some(told.context(side)?);

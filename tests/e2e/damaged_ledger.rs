@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::{
-    fleet::{Fleet, PATIENCE, manifest::bash, manifest::cluster, wait_for},
+    fleet::{Fleet, TIME_LIMIT, manifest::bash, manifest::cluster, wait_for},
     rng::Rng,
 };
 
@@ -89,7 +89,7 @@ fn flipped_ledger_is_refused() -> Result<()> {
         if agent_up {
             // In place, while the agent has the file open.
             site.fleet.start_agent(&machine)?;
-            wait_for("the agent's lock", PATIENCE, || {
+            wait_for("the agent's lock", TIME_LIMIT, || {
                 Ok(site.fleet.agent_status(&machine)?.out.contains("\"running\": true").then_some(()))
             })?;
             let byte = [damaged[at]];
@@ -134,7 +134,7 @@ fn ledger_put_back_is_noticed() -> Result<()> {
             site.fleet.stop_coordinator()?;
         }
         site.fleet.start_agent(&machine)?;
-        wait_for(&what, PATIENCE, || {
+        wait_for(&what, TIME_LIMIT, || {
             let status = site.fleet.agent_status(&machine)?.out;
             Ok(status.contains("LedgerBehind").then_some(()))
         })?;

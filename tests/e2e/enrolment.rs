@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use muster_agent::{host::unix_ms, identity::Identity};
 use muster_proto::resource::Machine;
 use muster_tests::fleet::{
-    CLUSTER, Fleet, PATIENCE,
+    CLUSTER, Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     pause,
     programs::Ran,
@@ -41,7 +41,7 @@ fn tokens_that_are_good_no_more() -> Result<()> {
     refused(fleet.enroll("worker-2", &once, &[])?, &once, &["used up", "musterctl token create"])?;
 
     let short = fleet.token("worker", &["--ttl", "1s", "--uses", "1"])?;
-    wait_for("the token's end", PATIENCE, || {
+    wait_for("the token's end", TIME_LIMIT, || {
         let tokens = fleet.ctl(&["get", "tokens", "-o", "json"])?.ok()?;
         Ok(tokens.contains("\"Expired\"").then_some(()))
     })?;
@@ -201,7 +201,7 @@ fn a_renewal_does_not_cut_the_link() -> Result<()> {
     fleet.add_machines(1, 0)?;
     fleet.wait_ready(1)?;
     let count = |fleet: &Fleet, words: &str| fleet.log("control-1").matches(words).count();
-    wait_for("two renewals, and a session after each", PATIENCE, || {
+    wait_for("two renewals, and a session after each", TIME_LIMIT, || {
         Ok((count(&fleet, "certificate renewed") >= 2 && count(&fleet, "connected") >= 3).then_some(()))
     })?;
     assert_eq!(count(&fleet, "no link to the coordinator"), 0, "{}", fleet.log("control-1"));
@@ -221,7 +221,7 @@ fn a_certificate_that_ran_out_is_renewed() -> Result<()> {
     fleet.wait_machine("control-1", "disconnected", |machine| !machine.status.connected)?;
     let identity = |fleet: &Fleet| Identity::load(&fleet.agent_dir("control-1").join("identity.json"));
     let expired = identity(&fleet)?;
-    wait_for("the certificate's end", PATIENCE, || Ok((unix_ms() > expired.not_after_ms).then_some(())))?;
+    wait_for("the certificate's end", TIME_LIMIT, || Ok((unix_ms() > expired.not_after_ms).then_some(())))?;
     let renewals = |fleet: &Fleet| fleet.log("control-1").matches("certificate renewed").count();
     let renewed_before = renewals(&fleet);
     fleet.start_agent("control-1")?;
@@ -264,7 +264,7 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     let began = std::time::Instant::now();
     fleet.ctl(&["revoke", "worker-1", "--yes"])?.exits(0)?;
     let cut = |fleet: &Fleet| Ok(link(fleet)?["connected"].as_bool().filter(|connected| !connected));
-    wait_for("the agent's link down", PATIENCE, || cut(&fleet))?;
+    wait_for("the agent's link down", TIME_LIMIT, || cut(&fleet))?;
     let took = began.elapsed();
     muster_tests::fleet::programs::complain(&format!("revoked: cut off after {} ms", took.as_millis()));
     assert!(took < Duration::from_secs(10), "{took:?}");
@@ -273,7 +273,7 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
     fleet.ctl(&["logs", "worker-1", "work"])?.exits(4)?.says(&["Revoked: worker-1", "/var/lib/muster/agent"])?;
 
     let gone = |fleet: &Fleet| Ok(link(fleet)?["error"].as_str().filter(|why| why.contains("dials no more")).map(drop));
-    wait_for("the agent has given up", PATIENCE, || gone(&fleet))?;
+    wait_for("the agent has given up", TIME_LIMIT, || gone(&fleet))?;
     stays_away(&fleet)?;
     // It also stays away after its restart, and after a permanent removal.
     for words in [&[][..], &["remove", "worker-1", "--policy", "forced", "--yes", "--detach"]] {
@@ -283,7 +283,7 @@ fn a_revoked_machine_is_cut_off() -> Result<()> {
         fleet.kill_agent("worker-1")?;
         fs::remove_file(fleet.agent_dir("worker-1").join("link.json")).ok();
         fleet.start_agent("worker-1")?;
-        wait_for("refused again, and it gave up", PATIENCE, || gone(&fleet))?;
+        wait_for("refused again, and it gave up", TIME_LIMIT, || gone(&fleet))?;
         stays_away(&fleet)?;
     }
     fleet.agent_status("worker-1")?.exits(0)?.says(&["was revoked", "musterctl replace", "enroll --force"])?;

@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use anyhow::{Result, ensure};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     programs, wait_for,
 };
@@ -47,13 +47,13 @@ fn a_deployment_by_hand() -> Result<()> {
     fleet.ctl(&["watch", "e2e"])?.exits(4)?.says(&["needs a person", "DeployNotStarted", "musterctl deploy e2e"])?;
     fleet.ctl(&["deploy", "e2e"])?.exits(0)?;
 
-    wait_for("the item", PATIENCE, || Ok((!fleet.effects()?.is_empty()).then_some(())))?;
+    wait_for("the item", TIME_LIMIT, || Ok((!fleet.effects()?.is_empty()).then_some(())))?;
     let words = ["--config", "operator.toml", "logs", "control-1", "work", "-f"];
     let mut following = fleet.start_ctl(&words, "follow")?;
-    wait_for("the first words", PATIENCE, || Ok(fleet.log("follow").contains("first words").then_some(())))?;
+    wait_for("the first words", TIME_LIMIT, || Ok(fleet.log("follow").contains("first words").then_some(())))?;
     assert!(following.try_wait()?.is_none(), "the item is not at its end: {}", fleet.log("follow"));
     fs::write(fleet.path("go"), "")?;
-    let status = wait_for("the end of logs -f", PATIENCE, || Ok(following.try_wait()?))?;
+    let status = wait_for("the end of logs -f", TIME_LIMIT, || Ok(following.try_wait()?))?;
     assert!(status.success() && fleet.log("follow").ends_with("last words\n"), "{status}: {}", fleet.log("follow"));
     fleet.wait_ready(1)?;
 
@@ -153,7 +153,7 @@ fn hangup_ends_no_daemon() -> Result<()> {
     fleet.signal_coordinator(Signal::SIGHUP)?;
     for process in ["control-1", "coordinator"] {
         let said = || Ok(fleet.log(process).contains("SIGHUP: refused").then_some(()));
-        wait_for(&format!("{process} says it"), PATIENCE, said)?;
+        wait_for(&format!("{process} says it"), TIME_LIMIT, said)?;
     }
     fleet.wait_machine("control-1", "connected", |machine| machine.status.connected)?;
     assert_eq!((fleet.agent_pid("control-1")?, fleet.coordinator_pid()?), (agent, coordinator));
@@ -170,7 +170,7 @@ fn a_watch_begins_as_a_list(fleet: &mut Fleet) -> Result<()> {
     let mut watch = fleet.start_ctl(&["--config", "operator.toml", "get", "audit", "-w", "-o", "name"], "audit")?;
     let lines = listed.lines().count();
     let shown = || Ok((fleet.log("audit").lines().count() >= lines).then(|| fleet.log("audit")));
-    let shown = wait_for("the whole audit", PATIENCE, shown)?;
+    let shown = wait_for("the whole audit", TIME_LIMIT, shown)?;
     watch.kill()?;
     watch.wait()?;
     assert_eq!(shown, listed);

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use muster_proto::resource::Machine;
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     processes, wait_for,
 };
@@ -67,7 +67,7 @@ fn an_interrupted_item_waits_for_a_person() -> Result<()> {
     let work = bash("work", "deploy", &effects, "sleep 60", &["onInterrupt: hold"]);
     fleet.apply(&cluster(1, 0, &[work, bash("after", "deploy", &effects, ":", &[])], &[], &[]))?;
     fleet.add_machines(1, 0)?;
-    wait_for("the item", PATIENCE, || Ok((!fleet.effects()?.is_empty()).then_some(())))?;
+    wait_for("the item", TIME_LIMIT, || Ok((!fleet.effects()?.is_empty()).then_some(())))?;
     let mut hosts = processes::of_dir(fleet.dir())?;
     hosts.retain(|pid| {
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use muster_proto::tls::{self, SERVER_NAME};
 use muster_tests::fleet::{
-    Fleet, PATIENCE, alone,
+    Fleet, TIME_LIMIT, alone,
     manifest::{bash, cluster},
     pause,
     programs::complain,
@@ -88,7 +88,7 @@ fn silent(from: Ipv4Addr, port: u16, until: Until, tls: &Arc<ClientConfig>) -> i
         Until::Tcp => {}
         Until::FirstByte => stream.write_all(&[22])?,
         Until::Tls => {
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIME_LIMIT))?;
             let name = SERVER_NAME.try_into().map_err(io::Error::other)?;
             let mut client = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
             while client.is_handshaking() {
@@ -135,7 +135,7 @@ fn silent_connections_keep_nobody_out() -> Result<()> {
         for (addresses, until, count) in floods {
             sources.extend(addresses.iter().map(|from| (Flood::begin(*from, port, until, count, &tls), count)));
         }
-        wait_for("the flood at its height", PATIENCE, || {
+        wait_for("the flood at its height", TIME_LIMIT, || {
             Ok(sources.iter().all(|(flood, count)| flood.made.load(Ordering::Relaxed) >= *count).then_some(()))
         })?;
         let began = Instant::now();

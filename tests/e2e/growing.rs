@@ -5,7 +5,7 @@ use std::{fs, process::Child};
 
 use anyhow::{Context as _, Result, ensure};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     wait_for,
 };
@@ -31,7 +31,7 @@ fn controller(fleet: &Fleet, refuses: Option<&str>) -> Result<Child> {
     let words = ["demo", "toy-controller", "--config", "controller.toml", "--cluster", "e2e", "--machines", &machines];
     let refuse = refuses.map_or(Vec::new(), |machine| vec!["--refuse", machine]);
     let child = fleet.start_ctl(&[&words[..], &["--effects", &log], &refuse].concat(), "toy")?;
-    wait_for("the controller's locks", PATIENCE, || {
+    wait_for("the controller's locks", TIME_LIMIT, || {
         let locks = fleet.ctl(&["get", "locks"])?.ok()?;
         Ok(OLD.iter().all(|machine| locks.contains(&format!("toy-{machine} "))).then_some(()))
     })?;
@@ -62,7 +62,7 @@ fn machines_are_reconfigured_when_their_workloads_are_away() -> Result<()> {
     fleet.enroll("control-4", &token, &[])?.ok()?;
     fleet.start_agent("control-4")?;
     // Before the first turn all machines wait for the lock of the whole cluster, with the same reason.
-    wait_for("the turns of the control machines", PATIENCE, || Ok(said(&fleet, "control-3", "lock-active").ok()))?;
+    wait_for("the turns of the control machines", TIME_LIMIT, || Ok(said(&fleet, "control-3", "lock-active").ok()))?;
     let kept = |reason: Reason| reason == Reason::LocksActive;
     fleet.wait_machine("worker-1", "its controller does not let it go", |machine| {
         machine.status.blocked.as_ref().is_some_and(|since| kept(since.blocked.reason))

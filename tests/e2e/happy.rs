@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     effects::{Promise, examine},
     manifest::{bash, cluster, download},
     programs, wait_for,
@@ -24,7 +24,7 @@ pub(crate) fn serve_artifact(fleet: &Fleet) -> Result<(String, String)> {
     let url_file = fleet.path("artifacts.url");
     let dir = fleet.path("artifacts");
     drop(fleet.start_ctl(&["artifacts", "serve", "--dir", &dir, "--url-file", &url_file], "artifacts")?);
-    let url = wait_for("the file server's URL", PATIENCE, || Ok(fs::read_to_string(&url_file).ok()))?;
+    let url = wait_for("the file server's URL", TIME_LIMIT, || Ok(fs::read_to_string(&url_file).ok()))?;
     Ok((format!("{url}artifact.bin"), sum))
 }
 
@@ -91,7 +91,7 @@ fn all_is_told(fleet: &Fleet) -> Result<()> {
     fleet.ctl(&["get", "audit"])?.exits(0)?.says(&["operator/admin", "apply"])?;
     fleet.ctl(&["get", "tokens"])?.exits(0)?.says(&["UsedUp"])?;
     // An acknowledgement may be recorded a second late.
-    wait_for("an empty outbox", PATIENCE, || {
+    wait_for("an empty outbox", TIME_LIMIT, || {
         let status: serde_json::Value = serde_json::from_str(&fleet.agent_status("worker-1")?.ok()?)?;
         Ok((status["ledger"]["outbox"] == 0).then_some(()))
     })

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
-    Fleet, PATIENCE, alone,
+    Fleet, TIME_LIMIT, alone,
     manifest::{bash, cluster, download},
     programs::complain,
     wait_for,
@@ -37,15 +37,15 @@ fn an_idle_agent_is_small_and_writes_nothing() -> Result<()> {
     let pid = fleet.agent_pid("control-1")?;
     // The last acknowledgement is recorded lazily, up to a second after its arrival. The coordinator looks at its store
     // every 5 s, and the first look after a change is noted in the file's time of access, which is a write too.
-    let written = wait_for("the last of what becoming Ready brought about", PATIENCE, || {
+    let written = wait_for("the last of what becoming Ready brought about", TIME_LIMIT, || {
         let before = Written::of(&fleet)?;
         let looked = Instant::now();
-        wait_for("six seconds", PATIENCE, || Ok((looked.elapsed() >= Duration::from_secs(6)).then_some(())))?;
+        wait_for("six seconds", TIME_LIMIT, || Ok((looked.elapsed() >= Duration::from_secs(6)).then_some(())))?;
         Ok((Written::of(&fleet)? == before).then_some(before))
     })?;
     let last_seen = |fleet: &Fleet| -> Result<_> { Ok(fleet.machines()?["control-1"].status.last_seen) };
     let (began, cpu_before, seen_before) = (Instant::now(), cpu(pid)?, last_seen(&fleet)?);
-    wait_for("the time of measuring", PATIENCE, || Ok((began.elapsed() >= WATCHED).then_some(())))?;
+    wait_for("the time of measuring", TIME_LIMIT, || Ok((began.elapsed() >= WATCHED).then_some(())))?;
     let share = (cpu(pid)? - cpu_before).as_secs_f64() / began.elapsed().as_secs_f64();
     let (rss_kib, states, seen) = (rss_kib(pid)?, socket_states(pid)?, last_seen(&fleet)?);
     complain(&format!("idle agent: VmRSS {rss_kib} KiB, {:.3} % of a core, TCP sockets {states:?}", share * 100.0));

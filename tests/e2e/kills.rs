@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow};
 use muster_agent::core::Slot;
 use muster_proto::model::{ItemState, ItemStatus, Seq};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     effects::{Promise, examine},
     manifest::{bash, cluster},
     pause,
@@ -116,7 +116,7 @@ fn fifty_kills_of_each_side() -> Result<()> {
 fn deployments(table: &Table) -> Result<()> {
     while table.wanted(true).is_some() {
         let mut fleet = Fleet::start("kills", &["--lost-after", "2s", "--heartbeat", "500ms"])?;
-        fleet.be_patient(3 * PATIENCE);
+        fleet.set_time_limit(3 * TIME_LIMIT);
         let effects = fleet.effects_log();
         let items = ITEMS.map(|name| bash(name, "deploy", &effects, &format!("sleep {ITEM_SECONDS}"), &[]));
         fleet.apply(&cluster(1, 2, &items, &items, &[]))?;
@@ -185,7 +185,7 @@ fn catch(fleet: &Fleet, machines: &[String], point: Point) -> Result<Option<Stri
             if point == Point::Finish {
                 // The stopped agent cannot record the outcome, even if it comes later.
                 let came = || Ok((at(fleet, machine)? != Some(Point::Spawn)).then_some(()));
-                wait_for("an outcome", PATIENCE, came)?;
+                wait_for("an outcome", TIME_LIMIT, came)?;
             }
             if point == Point::Ack && unacked(fleet, machine)?.is_some() || at(fleet, machine)? == Some(point) {
                 return Ok(Some(machine.clone()));

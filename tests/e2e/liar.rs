@@ -13,7 +13,7 @@ use muster_agent::{
     ledger::line::{self, Chain},
 };
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     manifest::{bash, cluster, named_cluster},
     wait_for,
 };
@@ -92,7 +92,7 @@ fn former_ledger_stops_no_other_machine() -> Result<()> {
     fleet.wait_ready(2)?;
     // Acknowledgements reach the disk a moment later.
     let is_acked = |fleet: &Fleet| Ok(fleet.ledger(&liar)?.is_some_and(|known| known.acked == known.last_seq));
-    wait_for("acknowledgements in its ledger", PATIENCE, || is_acked(&fleet).map(|acked| acked.then_some(())))?;
+    wait_for("acknowledgements in its ledger", TIME_LIMIT, || is_acked(&fleet).map(|acked| acked.then_some(())))?;
     fleet.kill_agent(&liar)?;
     let (path, mark) = (fleet.agent_dir(&liar).join("ledger.log"), fleet.agent_dir(&liar).join("ledger.mark"));
     let (log, marked) = (fs::read(&path)?, fs::read(&mark)?);
@@ -103,7 +103,7 @@ fn former_ledger_stops_no_other_machine() -> Result<()> {
     };
     let before = greetings(&fleet);
     fleet.start_agent(&liar)?;
-    wait_for("its greeting", PATIENCE, || Ok((greetings(&fleet) > before).then_some(())))?;
+    wait_for("its greeting", TIME_LIMIT, || Ok((greetings(&fleet) > before).then_some(())))?;
     fleet.kill_agent(&liar)?;
     fs::write(&path, log)?;
     fs::write(&mark, marked)?;

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use muster_agent::identity::Identity;
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     proxy::Proxy,
     wait_for,
@@ -19,7 +19,7 @@ fn known(fleet: &Fleet, name: &str) -> Result<String> {
 /// Waits until this field of the agent's link status equals the text; for `error`, until it contains the text.
 fn wait_link(fleet: &Fleet, place: &str, text: &str) -> Result<()> {
     let what = format!("{place} of the link: {text}");
-    wait_for(&what, PATIENCE, || {
+    wait_for(&what, TIME_LIMIT, || {
         let status: serde_json::Value = serde_json::from_str(&fleet.agent_status("control-1")?.ok()?)?;
         let said = status["link"][place].as_str().unwrap_or_default();
         Ok((said == text || (place == "error" && said.contains(text))).then_some(()))
@@ -46,7 +46,7 @@ fn agents_follow_a_coordinator_that_moves() -> Result<()> {
     let set = fleet.coordinator_command(&[&["set-address", &new_address], &place[..]].concat())?.exits(0)?;
     set.says(&[&new_address, "connected are told now", "muster-agent set-coordinator"])?;
     let both = format!("{old}, {new_address}");
-    wait_for("the new address beside the old one", PATIENCE, || {
+    wait_for("the new address beside the old one", TIME_LIMIT, || {
         Ok((known(&fleet, "control-1")? == both).then_some(()))
     })?;
     fleet.ctl(&["get", "audit"])?.exits(0)?.says(&["set-address", &new_address])?;

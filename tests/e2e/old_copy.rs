@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     effects::{Promise, examine},
     manifest::{bash, cluster},
     wait_for,
@@ -74,7 +74,7 @@ fn ledger_put_back_under_newer_attempts() -> Result<()> {
     let items = items.map(|(name, body)| bash(name, "deploy", &effects, body, &[]));
     fleet.apply(&cluster(1, 0, &items, &[], &[]))?;
     let machine = fleet.add_machines(1, 0)?.remove(0);
-    wait_for("the second item", PATIENCE, || Ok((fleet.effects()?.len() >= 3).then_some(())))?;
+    wait_for("the second item", TIME_LIMIT, || Ok((fleet.effects()?.len() >= 3).then_some(())))?;
     let ledger = fleet.agent_dir(&machine).join("ledger.log");
     fs::copy(&ledger, fleet.path("old"))?;
     fs::write(gate, "")?;
@@ -85,7 +85,7 @@ fn ledger_put_back_under_newer_attempts() -> Result<()> {
     fs::copy(fleet.path("old"), &ledger)?;
     let before = fs::read_dir(fleet.agent_dir(&machine).join("attempts"))?.count();
     fleet.start_agent(&machine)?;
-    let behind = wait_for("LedgerBehind", PATIENCE, || {
+    let behind = wait_for("LedgerBehind", TIME_LIMIT, || {
         let status = fleet.agent_status(&machine)?;
         Ok(status.out.contains("LedgerBehind").then_some(status))
     })?;
@@ -111,13 +111,13 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     fleet.apply(&cluster(1, 2, &items, &items, &["maxWorkerDeployCount: 1"]))?;
     let machines = fleet.add_machines(1, 2)?;
     let lines = |fleet: &Fleet, count: usize| Ok((fleet.effects()?.len() >= count).then_some(()));
-    wait_for("the control machine's first item", PATIENCE, || lines(&fleet, 1))?;
+    wait_for("the control machine's first item", TIME_LIMIT, || lines(&fleet, 1))?;
     copy(&mut fleet)?;
     let token = fleet.token("worker", &["--uses", "1"])?;
     fleet.enroll("stranger", &token, &[])?.ok()?;
-    wait_for("the first worker's first item", PATIENCE, || lines(&fleet, 5))?;
+    wait_for("the first worker's first item", TIME_LIMIT, || lines(&fleet, 5))?;
     fleet.stop_coordinator()?;
-    wait_for("the first worker's last item", PATIENCE, || lines(&fleet, 8))?;
+    wait_for("the first worker's last item", TIME_LIMIT, || lines(&fleet, 8))?;
     fs::copy(fleet.path("old"), fleet.store())?;
     // A snapshot of the whole disk includes the mark: only the machines can prove that it is old.
     if !Path::new(&fleet.path("old.mark")).exists() {
@@ -137,7 +137,7 @@ fn restored(copy: impl FnOnce(&mut Fleet) -> Result<()>) -> Result<()> {
     fleet.ctl(&["watch", "e2e"])?.exits(4)?.says(&["StoreOlderThanFleet"])?;
     // Longer than the time until a machine counts as Lost: all are connected and nothing may begin.
     let since = std::time::Instant::now();
-    wait_for("three seconds", PATIENCE, || Ok((since.elapsed().as_secs() >= 3).then_some(())))?;
+    wait_for("three seconds", TIME_LIMIT, || Ok((since.elapsed().as_secs() >= 3).then_some(())))?;
     fleet.wait_machine("worker-2", "still blocked", blocked)?;
     assert_eq!(fleet.effects()?.len(), 8, "nothing runs");
     fleet.stop_coordinator()?;
@@ -151,7 +151,7 @@ fn go_on(mut fleet: Fleet, mut machines: Vec<String>) -> Result<()> {
     fleet.wait_ready(machines.len())?;
     // The machine that enrolled after the copy connects; the others proceed.
     fleet.start_agent("stranger")?;
-    wait_for("the stranger is sent away", PATIENCE, || {
+    wait_for("the stranger is sent away", TIME_LIMIT, || {
         Ok(fleet.log("stranger").contains("UnknownMachine").then_some(()))
     })?;
     let token = fleet.token("worker", &["--uses", "1"])?;

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use muster_proto::model::Reason;
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     effects::{Promise, examine},
     manifest::{bash, cluster},
     wait_for,
@@ -22,13 +22,13 @@ fn a_cut_agent_is_lost_and_its_outcome_arrives_once() -> Result<()> {
         let found = found.iter().any(|e| e.machine == "worker-1" && e.item == item && e.is_start == is_start);
         Ok(found.then_some(()))
     };
-    wait_for("the worker's item", PATIENCE, || wrote(&fleet, "work", true))?;
+    wait_for("the worker's item", TIME_LIMIT, || wrote(&fleet, "work", true))?;
     fleet.proxy("worker-1")?.cut();
     let lost = fleet.wait_machine("worker-1", "Lost", |machine| machine.status.lost)?;
     assert_eq!(lost.status.blocked.context("blocked")?.blocked.reason, Reason::Lost);
     fleet.ctl(&["get", "machines"])?.exits(0)?.says(&["Lost"])?;
 
-    wait_for("the end of all its items, in the dark", PATIENCE, || wrote(&fleet, "after", false))?;
+    wait_for("the end of all its items, in the dark", TIME_LIMIT, || wrote(&fleet, "after", false))?;
     let machine = fleet.machines()?.remove("worker-1").context("worker-1")?;
     assert!(machine.status.lost && machine.status.state == "Deploy", "nobody can know: {:?}", machine.status);
     fleet.proxy("worker-1")?.mend();

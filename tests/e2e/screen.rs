@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
-    Fleet, PATIENCE,
+    Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     wait_for,
 };
@@ -119,7 +119,7 @@ fn watch_on_a_terminal() -> Result<()> {
     });
     let (mut terminal, mut bytes) = (Terminal::default(), Vec::new());
     let mut seen = false;
-    while let Ok(more) = receiver.recv_timeout(PATIENCE) {
+    while let Ok(more) = receiver.recv_timeout(TIME_LIMIT) {
         bytes.extend(more);
         let whole = match std::str::from_utf8(&bytes) {
             Ok(text) => text.len(),
@@ -134,7 +134,7 @@ fn watch_on_a_terminal() -> Result<()> {
             fs::write(fleet.path("go"), "")?;
         }
     }
-    let status = wait_for("the end of watch", PATIENCE, || Ok(watching.try_wait()?))?;
+    let status = wait_for("the end of watch", TIME_LIMIT, || Ok(watching.try_wait()?))?;
     let lines = terminal.lines();
     let shown = lines.join("\n");
     assert!(seen, "bars, a busy machine and who waits were never there together; at last:\n{shown}");

@@ -7,7 +7,7 @@ mod place;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
-use muster_tests::fleet::{PATIENCE, wait_for};
+use muster_tests::fleet::{TIME_LIMIT, wait_for};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -35,7 +35,7 @@ fn the_demo_updates_its_fleet() -> Result<()> {
     let most = away[controls..].iter().map(Vec::len).max();
     assert!(most.is_some_and(|most| (2..=4).contains(&most)), "more than one at once, and never more than 4: {away:?}");
     place.ctl(&["get", "requests"])?.exits(0)?.says(&["No requests"])?;
-    wait_for("every lock active again", PATIENCE, || {
+    wait_for("every lock active again", TIME_LIMIT, || {
         let locks: Vec<String> = place.items("locks", "/status/state")?;
         Ok((locks.len() == 16 && locks.iter().all(|state| state == "active")).then_some(()))
     })?;
@@ -58,11 +58,11 @@ fn ctrl_c_detaches_and_aborts_nothing() -> Result<()> {
     second_release(&place, 1, ("30s", "0.1"))?;
     let said = place.dir().join("update.out");
     let mut update = place.start_ctl(&["update", "demo", "--yes"], &said)?;
-    wait_for("the first request", PATIENCE, || {
+    wait_for("the first request", TIME_LIMIT, || {
         Ok(place.lines()?.iter().any(|line| line == "control-1 request-seen").then_some(()))
     })?;
     kill(Pid::from_raw(i32::try_from(update.id())?), Signal::SIGINT)?;
-    let status = wait_for("its end", PATIENCE, || Ok(update.try_wait()?))?;
+    let status = wait_for("its end", TIME_LIMIT, || Ok(update.try_wait()?))?;
     let said = fs::read_to_string(&said)?;
     assert!(status.success() && said.contains("detached") && said.contains("musterctl watch demo"), "{status} {said}");
     place.ctl(&["watch", "demo"])?.exits(0)?;
@@ -115,9 +115,9 @@ fn an_update_is_paused_resumed_aborted_and_started_again() -> Result<()> {
     second_release(&place, 1, ("600s", "1.5"))?;
     place.ctl(&["annotate", "machine", "worker-1", &format!("{MODE}=manual")])?.exits(0)?;
     let said =
-        |line: &str| wait_for(line, PATIENCE, || Ok(place.lines()?.iter().any(|known| known == line).then_some(())));
+        |line: &str| wait_for(line, TIME_LIMIT, || Ok(place.lines()?.iter().any(|known| known == line).then_some(())));
     place.ctl(&["update", "demo", "--yes", "--detach"])?.exits(0)?;
-    wait_for("items of control-1", PATIENCE, || {
+    wait_for("items of control-1", TIME_LIMIT, || {
         let begun = |story: &Vec<String>| story.iter().any(|word| word == "items");
         Ok(place.stories()?.get("control-1").is_some_and(begun).then_some(()))
     })?;
@@ -132,7 +132,7 @@ fn an_update_is_paused_resumed_aborted_and_started_again() -> Result<()> {
     place.ctl(&["resume", &format!("rollout/{rollout}")])?.exits(0)?;
     said("worker-1 request-seen")?;
     let by_hand = format!("musterctl annotate machine worker-1 {MODE}=skip");
-    wait_for("the controller's answer", PATIENCE, || {
+    wait_for("the controller's answer", TIME_LIMIT, || {
         let told = place.ctl(&["describe", "machine", "worker-1"])?.ok()?;
         Ok((told.contains("ToyWorkloadsStay: somebody moves them by hand") && told.contains(&by_hand)).then_some(()))
     })?;

@@ -38,7 +38,7 @@ use self::{
 /// Name of the cluster of every end-to-end test.
 pub const CLUSTER: &str = "e2e";
 /// Default timeout of every wait. Two cores may run several fleets at once.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Poll interval for files and processes.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Most queries to the coordinator within one timeout: each is a process and a TLS handshake.
@@ -55,23 +55,23 @@ pub fn alone() -> bool {
 ///
 /// # Errors
 /// Fails if `look` fails, or on timeout.
-pub fn wait_for<T>(what: &str, patience: Duration, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    look_every(LOOK_EVERY, what, patience, look)
+pub fn wait_for<T>(what: &str, time_limit: Duration, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    look_every(LOOK_EVERY, what, time_limit, look)
 }
 
 pub(crate) fn look_every<T>(
     every: Duration,
     what: &str,
-    patience: Duration,
+    time_limit: Duration,
     mut look: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + time_limit;
     loop {
         if let Some(seen) = look()? {
             return Ok(seen);
         }
         if Instant::now() > deadline {
-            bail!("not seen within {} s: {what}", patience.as_secs());
+            bail!("not seen within {} s: {what}", time_limit.as_secs());
         }
         pause(every);
     }
@@ -100,7 +100,7 @@ pub struct Fleet {
     door: Proxy,
     coordinator: Option<Child>,
     agents: BTreeMap<String, Agent>,
-    patience: Duration,
+    time_limit: Duration,
     done: bool,
 }
 
@@ -115,7 +115,8 @@ impl Fleet {
         let settings = settings.iter().map(|&word| word.to_owned()).collect();
         let door = Proxy::open()?;
         let (coordinator, agents) = (None, BTreeMap::new());
-        let mut fleet = Self { dir, programs, settings, door, coordinator, agents, patience: PATIENCE, done: false };
+        let mut fleet =
+            Self { dir, programs, settings, door, coordinator, agents, time_limit: TIME_LIMIT, done: false };
         for name in ["logs", "tokens", "machines"] {
             fs::create_dir(fleet.dir.join(name))?;
         }
@@ -128,8 +129,8 @@ impl Fleet {
     }
 
     /// Sets the timeout of waits for a machine, where [`PATIENCE`] is too short.
-    pub fn be_patient(&mut self, patience: Duration) {
-        self.patience = patience;
+    pub fn set_time_limit(&mut self, time_limit: Duration) {
+        self.time_limit = time_limit;
     }
 
     /// Marks the test as passed: deletes the directory.
@@ -243,7 +244,7 @@ impl Fleet {
         command.arg("run").arg("--state-dir").arg(state).args(["--key-file", "coordinator.key"]);
         command.args(["--listen", "127.0.0.1:0", "--port-file", "port"]).args(&self.settings);
         let mut child = self.background(&mut command, "coordinator")?;
-        let port = wait_for("the coordinator's port", PATIENCE, || {
+        let port = wait_for("the coordinator's port", TIME_LIMIT, || {
             if let Some(status) = child.try_wait()? {
                 bail!("the coordinator ended: {status}\n{}", self.log("coordinator"));
             }
@@ -342,7 +343,7 @@ impl Fleet {
     /// Fails on timeout. The coordinator may be down meanwhile.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
         machines::wait(
-            (self.patience / QUESTIONS_MAX, self.patience),
+            (self.time_limit / QUESTIONS_MAX, self.time_limit),
             (name, what),
             || self.ctl(&machines::one(name)),
             wanted,
@@ -355,13 +356,16 @@ impl Fleet {
     /// Fails on timeout.
     pub fn wait_ready(&self, count: usize) -> Result<()> {
         let mut last = Vec::new();
-        let seen = look_every(self.patience / QUESTIONS_MAX, &format!("{count} machines Ready"), self.patience, || {
-            let Ok(machines) = self.machines() else { return Ok(None) };
-            let ready = machines.len() == count && machines.values().all(|machine| machine.status.state == "Ready");
-            last =
-                machines.iter().map(|(name, m)| format!("{name} {} {:?}", m.status.state, m.status.blocked)).collect();
-            Ok(ready.then_some(()))
-        });
+        let seen =
+            look_every(self.time_limit / QUESTIONS_MAX, &format!("{count} machines Ready"), self.time_limit, || {
+                let Ok(machines) = self.machines() else { return Ok(None) };
+                let ready = machines.len() == count && machines.values().all(|machine| machine.status.state == "Ready");
+                last = machines
+                    .iter()
+                    .map(|(name, m)| format!("{name} {} {:?}", m.status.state, m.status.blocked))
+                    .collect();
+                Ok(ready.then_some(()))
+            });
         seen.with_context(|| last.join("\n"))
     }
 }
@@ -369,7 +373,7 @@ impl Fleet {
 fn end(child: Option<Child>, signal: Signal) -> Result<()> {
     let mut child = child.context("it does not run")?;
     kill(pid_of(&child)?, signal)?;
-    wait_for("the end of a process that was told to end", PATIENCE, || Ok(child.try_wait()?))?;
+    wait_for("the end of a process that was told to end", TIME_LIMIT, || Ok(child.try_wait()?))?;
     Ok(())
 }
 

@@ -352,7 +352,7 @@ impl Watcher {
             let machines = facts.machines.values().filter(|m| m.spec.machine_type == of && !m.revoked);
             // A failure of a rollout that has ended was given up with it: it does not count in the next.
             let joined = machines.filter(|m| m.rollout.as_ref() == snapshot.rollout.map(|rollout| &rollout.name));
-            joined.filter(|m| m.reach.is_some() && m.removal.is_none() && failed_for_good(facts, m)).count()
+            joined.filter(|m| m.max_phase.is_some() && m.removal.is_none() && failed_for_good(facts, m)).count()
         };
         let most = snapshot.spec.max_failures;
         if failed(MachineType::Control) >= most.control as usize || failed(MachineType::Worker) >= most.worker as usize

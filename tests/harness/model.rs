@@ -40,8 +40,8 @@ pub struct Scenario {
     pub spared: &'static [usize],
     /// Most faults in all.
     pub faults_max: u32,
-    /// A seeded bug: only in a build with the feature `plants`.
-    pub plant: Option<&'static str>,
+    /// A seeded bug: only in a build with the feature `seeded-bugs`.
+    pub seeded_bug: Option<&'static str>,
 }
 
 /// Result of exploring a scenario.
@@ -89,10 +89,10 @@ impl Scenario {
 
     /// Runs production code, with the seeded bug if there is one.
     fn seeded_bug<T>(&self, run: impl FnOnce() -> T) -> T {
-        #[cfg(feature = "plants")]
-        muster_proto::seeded_bug::set(self.plant);
+        #[cfg(feature = "seeded-bugs")]
+        muster_proto::seeded_bug::set(self.seeded_bug);
         let result = run();
-        #[cfg(feature = "plants")]
+        #[cfg(feature = "seeded-bugs")]
         muster_proto::seeded_bug::set(None);
         result
     }

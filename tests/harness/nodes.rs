@@ -41,7 +41,7 @@ pub const COORDINATOR: &str = "coordinator:7443";
 /// Address of the artifacts, for the nodes.
 pub const ARTIFACTS: &str = "http://operator:8080/";
 /// Timeout of every wait in the fleet. It allows for a busy computer; a wait ends as soon as its condition holds.
-pub const PATIENCE: Duration = Duration::from_secs(600);
+pub const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// How long a machine on its way to Ready may be failed: an operator's retry may be in transit.
 const FAILED_MAX: Duration = Duration::from_secs(10);
 /// Poll interval for the coordinator.
@@ -127,7 +127,7 @@ impl Nodes {
     /// Fails on timeout.
     pub fn wait_healthy(&self) -> Result<()> {
         let name = format!("{}-coordinator", self.name);
-        look_every(ASK_EVERY, "the coordinator is healthy", PATIENCE, || {
+        look_every(ASK_EVERY, "the coordinator is healthy", TIME_LIMIT, || {
             let health = docker(&["inspect", "--format", "{{.State.Health.Status}}", &name])?.ok()?;
             Ok((health.trim() == "healthy").then_some(()))
         })
@@ -314,7 +314,7 @@ impl Nodes {
     /// # Errors
     /// Fails on timeout.
     pub fn wait_machine(&self, name: &str, what: &str, wanted: impl Fn(&Machine) -> bool) -> Result<Machine> {
-        machines::wait((ASK_EVERY, PATIENCE), (name, what), || self.ctl(&machines::one(name)), wanted)
+        machines::wait((ASK_EVERY, TIME_LIMIT), (name, what), || self.ctl(&machines::one(name)), wanted)
     }
 
     /// Waits until a machine is Ready.

@@ -5,12 +5,13 @@
 //! resolves what needs a person, and every machine must become Ready.
 
 mod act;
-mod appointments;
 pub(crate) mod chaos;
 pub(crate) mod controllers;
 mod copies;
+pub mod coverage;
 mod ending;
 pub mod fate;
+mod interventions;
 mod joining;
 mod liars;
 mod life;
@@ -18,15 +19,14 @@ mod loads;
 mod lost_commits;
 pub mod machine;
 pub mod manifest;
-mod moments;
 pub(crate) mod network;
 mod plan;
 mod removing;
 mod resolving;
 mod secrets;
-pub mod situations;
 pub mod swarm;
 mod talks;
+mod targeted_faults;
 mod tasks;
 mod updating;
 mod upgrade;
@@ -48,11 +48,11 @@ use crate::{
     rng::Rng,
 };
 use controllers::Controller;
+use coverage::Reached;
 pub use life::{run, run_plan};
 use machine::{Machine, uuid_of};
 use network::Parcel;
 pub use plan::Plan;
-use situations::Reached;
 use swarm::Swarm;
 use talks::Talk;
 
@@ -154,9 +154,9 @@ pub struct World {
     /// Random numbers of a seed's second run.
     pub(crate) second_life: Option<Rng>,
     /// When an operator pauses or aborts the update.
-    pub(crate) appointment: Option<appointments::Appointment>,
+    pub(crate) intervention: Option<interventions::Intervention>,
     /// The other targeted fault of this run.
-    pub(crate) moment: Option<moments::Moment>,
+    pub(crate) targeted_fault: Option<targeted_faults::TargetedFault>,
     /// Streams with made-up numbers in their Hello.
     pub(crate) lies: BTreeSet<u64>,
     /// Another build runs since the newest upgrade.
@@ -221,8 +221,8 @@ impl World {
             manifest: None,
             outsiders: copies::Outsiders::default(),
             second_life: None,
-            appointment: None,
-            moment: None,
+            intervention: None,
+            targeted_fault: None,
             lies: BTreeSet::new(),
             other_build: false,
             built: BTreeMap::new(),

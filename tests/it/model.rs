@@ -16,7 +16,7 @@ fn with(faults: &'static [Fault]) -> Scenario {
         faults,
         spared: &[],
         faults_max: 1,
-        plant: None,
+        seeded_bug: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use muster_tests::sim::{
     self,
-    situations::{REQUIRED, REQUIRED_OF_MANY, Reached, SEEDS_REQUIRED, SEEDS_REQUIRED_OF_MANY},
+    coverage::{REQUIRED, REQUIRED_OF_MANY, Reached, SEEDS_REQUIRED, SEEDS_REQUIRED_OF_MANY},
 };
 
 const SEEDS_DEFAULT: u64 = 2_000;

@@ -19,7 +19,7 @@ use crate::qemu::{EFFECTS, Machine};
 /// Name of the machine.
 const NAME: &str = "control-1";
 /// Timeout of every wait. A boot takes a minute in software emulation, and all cores may be busy.
-const PATIENCE: Duration = Duration::from_secs(1500);
+const TIME_LIMIT: Duration = Duration::from_secs(1500);
 /// An operator's way to limit items: systemd applies it to every unit of that prefix. This one limits one item.
 const LIMIT: &str = "dir=/etc/systemd/system/muster-item-hog-.service.d
 mkdir -p $dir
@@ -31,7 +31,7 @@ const STORY: &str = "limit/1 limit/1. before/1 before/1. hog/1";
 #[test]
 fn a_machine_runs_out_of_memory_reboots_and_comes_back() -> Result<()> {
     let mut fleet = Fleet::start("machine", &[])?;
-    fleet.be_patient(PATIENCE);
+    fleet.set_time_limit(TIME_LIMIT);
     let once = ["retries: 0"];
     let items = [
         bash("limit", "prepare", EFFECTS, LIMIT, &[]),

@@ -228,15 +228,15 @@ impl AttemptDir {
 
     /// Reserves disk space for the outcome: an attempt begins only if its end can be recorded.
     pub(crate) fn reserve(&self) -> Result<(), AttemptError> {
-        self.set_aside(RESERVE)
+        self.move_aside(RESERVE)
     }
 
     /// Reserves disk space for [`Self::write_outcome`]: the work may fill the disk, and that must be reported.
     pub(crate) fn reserve_outcome(&self) -> Result<(), AttemptError> {
-        self.set_aside(OUTCOME_RESERVE)
+        self.move_aside(OUTCOME_RESERVE)
     }
 
-    fn set_aside(&self, name: &str) -> Result<(), AttemptError> {
+    fn move_aside(&self, name: &str) -> Result<(), AttemptError> {
         let path = self.file(name);
         let failed = |source| AttemptError::File { what: "set space aside in", path: path.clone(), source };
         let mut file = OpenOptions::new();

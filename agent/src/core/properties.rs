@@ -369,7 +369,7 @@ fn the_laws_hold_in_any_order_of_events() {
 }
 
 /// Each seeded bug breaks the invariant named for it.
-#[cfg(feature = "plants")]
+#[cfg(feature = "seeded-bugs")]
 #[test]
 fn planted_bugs_are_found() {
     for (plant, law) in [

@@ -37,7 +37,7 @@ impl Core {
             epoch: self.ledger.epoch,
             generation: self.ledger.generation(),
             acked_seq: self.ledger.acked,
-            reach: self.ledger.assignment.as_ref().and_then(|assignment| assignment.reach()),
+            max_phase: self.ledger.assignment.as_ref().and_then(|assignment| assignment.max_phase()),
             statuses: assigned.into_iter().chain(others).take(ITEMS_MAX).map(brief).collect(),
             facts,
             epoch_code: self.ledger.epoch_code,

@@ -25,7 +25,7 @@ pub(super) fn of(ledger: &LedgerState, started: Option<&Slot>, blocked: Option<A
 
 /// Name of the state. A Ready machine stays so while new prepare items run; only the coordinator knows that.
 fn state(ledger: &LedgerState, assignment: &Assignment) -> &'static str {
-    match assignment.reach() {
+    match assignment.max_phase() {
         None => "Pending",
         Some(Phase::Prepare) => "Prepare",
         Some(_) if ledger.running().is_none() && next(ledger, assignment).is_none() => "Ready",

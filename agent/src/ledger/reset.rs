@@ -7,7 +7,7 @@ use muster_proto::model::{ItemHash, ItemName, ItemState, ItemStatus, LedgerId, M
 use crate::{
     attempt::record::{Found, Trace},
     core::{LedgerState, Record, Slot, outcome_of},
-    ledger::{Disk, LOG, LedgerError, act, line, set_aside, write_whole},
+    ledger::{Disk, LOG, LedgerError, act, line, move_aside, write_whole},
 };
 
 /// Result of a reset.
@@ -32,7 +32,7 @@ pub fn reset(
 ) -> Result<Reset, LedgerError> {
     let old = act(disk, "read", LOG, |disk| disk.read(LOG))?;
     let aside = format!("{LOG}.{now_ms}");
-    set_aside(disk, &aside)?;
+    move_aside(disk, &aside)?;
     let (records, damaged) = line::parse_what_is_sound(old.as_deref().unwrap_or_default());
     let (state, indeterminate) = salvage((&records, damaged), traces, LedgerState::new(ledger_id, machine_id), now_ms);
     write_whole(disk, &state)?;

@@ -29,7 +29,7 @@ use nix::{
     unistd::syncfs,
 };
 
-use super::way;
+use super::path_ownership;
 use crate::{
     attempt::{remove_tree, sync_dir},
     mounts::Mounts,
@@ -219,7 +219,7 @@ impl Place<'_> {
     fn present(&self) -> Result<Present, ArchiveError> {
         let target = self.target;
         // First of all: where other users could have created the marker, it is worthless.
-        if let Some(who) = way::planted_by(target) {
+        if let Some(who) = path_ownership::planted_by(target) {
             return Err(ArchiveError::Planted { path: target.to_owned(), who });
         }
         match Inventory::read(target).map_err(ArchiveError::file("read the marker in", target))? {

@@ -23,7 +23,7 @@ use reqwest::Url;
 use super::{
     BuiltinWork, Outcome, Refused,
     archive::{self, ArchiveError, Format, Owners, Place, Surroundings, Unpacked},
-    way,
+    path_ownership,
 };
 use crate::{
     attempt::{AttemptDir, Request},
@@ -31,7 +31,7 @@ use crate::{
     proxy::Proxies,
 };
 use part::Part;
-use transfer::{Patience, TransferError};
+use transfer::{RetryPolicy, TransferError};
 
 /// Maximum of mirrors for one file.
 const MIRRORS_MAX: usize = 16;
@@ -116,7 +116,7 @@ pub(super) fn prepare(request: &Request, dir: &AttemptDir) -> Result<BuiltinWork
     let proxies = dir.proxies().map_err(|error| Refused::param("proxy", with_sources(&error)))?;
     let wanted = Wanted::of(request, proxies)?;
     Ok(Box::new(move |report| {
-        bring_about(&wanted, &Patience::default(), report).map_or_else(
+        bring_about(&wanted, &RetryPolicy::default(), report).map_or_else(
             |error| Outcome::failed(with_sources(&error), error.is_retryable()),
             |message| Outcome { state: ItemState::Succeeded, message, result_json: None },
         )
@@ -192,7 +192,7 @@ fn absolute(name: &str, text: &str) -> Result<PathBuf, Refused> {
     if path.is_absolute() && plain && path.file_name().is_some() {
         // Removes a trailing slash, which would break the names of files beside it.
         let path: PathBuf = path.components().collect();
-        way::is_ours(&path).map_err(|problem| Refused::param(name, problem))?;
+        path_ownership::is_ours(&path).map_err(|problem| Refused::param(name, problem))?;
         Ok(path)
     } else {
         Err(Refused::param(name, "is not an absolute path without `..`"))
@@ -211,7 +211,7 @@ fn format(named: Option<&str>, path: &Path, urls: &[Url]) -> Result<Format, Refu
 
 /// Does the work and summarizes it in one line. After the digest check it keeps one open file, and ignores a file that
 /// others put at the path meanwhile.
-fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<String, DownloadError> {
+fn bring_about(wanted: &Wanted, policy: &RetryPolicy, report: &Report) -> Result<String, DownloadError> {
     let digest = wanted.sha256.to_string();
     let refused = |source| DownloadError::Archive { path: wanted.path.clone(), source };
     let extract = wanted.extract.as_ref().map(|&Extract { ref target, format, owners }| {
@@ -222,7 +222,7 @@ fn bring_about(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<
     }
     let (file, mut message) = match there(wanted)? {
         Some(file) => (file, "already there".to_owned()),
-        None => fetch(wanted, patience, report)?,
+        None => fetch(wanted, policy, report)?,
     };
     file.set_permissions(Permissions::from_mode(wanted.mode))
         .map_err(DownloadError::file("set the mode of", &wanted.path))?;
@@ -252,7 +252,7 @@ fn there(wanted: &Wanted) -> Result<Option<File>, DownloadError> {
     Ok((digest == wanted.sha256).then_some(file))
 }
 
-fn fetch(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<(File, String), DownloadError> {
+fn fetch(wanted: &Wanted, policy: &RetryPolicy, report: &Report) -> Result<(File, String), DownloadError> {
     let began = Instant::now();
     let directory = wanted.path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(DownloadError::file("create", directory))?;
@@ -260,7 +260,7 @@ fn fetch(wanted: &Wanted, patience: &Patience, report: &Report) -> Result<(File,
     let mut part = Part::open(part_path.clone()).map_err(DownloadError::file("open", &part_path))?;
     let kept = part.bytes();
     if kept == 0 || part.digest() != wanted.sha256 {
-        transfer::transfer(wanted, patience, &mut part, report)?;
+        transfer::transfer(wanted, policy, &mut part, report)?;
     }
     let bytes = part.bytes();
     let file = part.persist(&wanted.path, wanted.mode).map_err(DownloadError::file("put in place", &wanted.path))?;

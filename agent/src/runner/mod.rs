@@ -7,12 +7,12 @@ mod copies;
 mod downloader;
 pub(crate) mod mke;
 mod package;
+mod path_ownership;
 mod programs;
 mod reboot;
 mod service;
 mod swarm_backup;
 mod swarm_join;
-mod way;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
 

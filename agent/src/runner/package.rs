@@ -20,7 +20,7 @@ use crate::{
     attempt::Request,
     exec_item::{Report, with_sources},
 };
-use locks::Patience;
+use locks::TimeBudget;
 use manager::Manager;
 use plan::{Obstacle, Plan, Want, Wanted};
 
@@ -109,7 +109,7 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let limit = Duration::from_millis(request.timeout_ms);
     Ok(Box::new(move |report| {
         let done =
-            Manager::of_this_machine(Patience::of(limit)).and_then(|manager| bring_about(&manager, &wanted, report));
+            Manager::of_this_machine(TimeBudget::of(limit)).and_then(|manager| bring_about(&manager, &wanted, report));
         done.map_or_else(
             |error| Outcome::failed(with_sources(&error), error.is_retryable()),
             |message| Outcome { state: ItemState::Succeeded, message, result_json: None },

@@ -153,8 +153,8 @@ pub(super) fn prepare(request: &Request) -> Result<BuiltinWork, Refused> {
     let unit = unit_name(param("unit")?)?.to_owned();
     let action = action(param("action")?)?;
     let limit = Duration::from_millis(request.timeout_ms);
-    let patience = limit - limit / REPORT_PART;
-    Ok(Box::new(move |report| match bring_about(&unit, action, patience) {
+    let time_limit = limit - limit / REPORT_PART;
+    Ok(Box::new(move |report| match bring_about(&unit, action, time_limit) {
         Ok(message) => {
             report.line(&message);
             Outcome { state: ItemState::Succeeded, message, result_json: None }
@@ -195,10 +195,10 @@ fn action(text: &str) -> Result<Action, Refused> {
 }
 
 /// Does the work and summarizes it in one line.
-fn bring_about(unit: &str, action: Action, patience: Duration) -> Result<String, ServiceError> {
+fn bring_about(unit: &str, action: Action, time_limit: Duration) -> Result<String, ServiceError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServiceError::Runtime)?;
     runtime.block_on(async {
-        let work = Work { systemd: Systemd::connect().await?, unit, began: Instant::now(), patience };
+        let work = Work { systemd: Systemd::connect().await?, unit, began: Instant::now(), time_limit };
         let state = work.look().await?;
         if !state.is_loaded() && action != Action::Disable {
             return Err(ServiceError::NotLoaded { unit: unit.to_owned(), load: state.load });
@@ -220,7 +220,7 @@ struct Work<'a> {
     systemd: Systemd,
     unit: &'a str,
     began: Instant,
-    patience: Duration,
+    time_limit: Duration,
 }
 
 impl Work<'_> {
@@ -230,7 +230,7 @@ impl Work<'_> {
 
     /// Runs the job. After a timeout, the later checks report the state.
     async fn job(&self, job: Job) -> Result<JobEnd, SystemdError> {
-        self.systemd.job(self.unit, job, self.patience.saturating_sub(self.began.elapsed())).await
+        self.systemd.job(self.unit, job, self.time_limit.saturating_sub(self.began.elapsed())).await
     }
 
     /// Runs the job and waits until the unit is up and stays up.
@@ -269,7 +269,7 @@ impl Work<'_> {
 
     async fn wait(&self, state: &UnitState, wanted: &'static str) -> Result<(), ServiceError> {
         let waited = self.began.elapsed();
-        if waited >= self.patience {
+        if waited >= self.time_limit {
             let (unit, state) = (self.unit.to_owned(), state.to_string());
             return Err(ServiceError::Late { unit, state, wanted, waited });
         }

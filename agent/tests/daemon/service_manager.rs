@@ -91,7 +91,7 @@ async fn a_wedged_engine_does_not_feed_the_watchdog() {
     let kill_the_host = format!("mkfifo {} && kill -9 $PPID", outcome.display());
     session.assign(1, 1, vec![script("a", &kill_the_host)]).await;
     assert_eq!(session.event().await, (1, ItemState::Running, 1));
-    let patience = Duration::from_millis(3 * WATCHDOG_MS);
-    let starved = async { while timeout(patience, manager.next("WATCHDOG=1")).await.is_ok() {} };
+    let time_limit = Duration::from_millis(3 * WATCHDOG_MS);
+    let starved = async { while timeout(time_limit, manager.next("WATCHDOG=1")).await.is_ok() {} };
     timeout(DEADLINE, starved).await.expect("the feeding stops");
 }

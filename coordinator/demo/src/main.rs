@@ -48,7 +48,7 @@ const COMMENT: &str = "# ";
 /// Bash items of each machine in `deploy`.
 const DEPLOY_ITEMS: u32 = 2;
 /// Most time a fleet may need beyond that of its items: connecting, downloading, a crash.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIME_LIMIT: Duration = Duration::from_secs(180);
 /// Fewest control machines that keep a majority while one is away.
 const CONTROLS_TO_MISS_ONE: u32 = 3;
 /// Most machines of one type: the demo runs on one computer.
@@ -321,7 +321,7 @@ async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Wanted, crash:
                 Ok(())
             }
         };
-        let mut follow = pin!(timeout(PATIENCE + wanted.ideal(), watch::follow(config, CLUSTER, &mut screen)));
+        let mut follow = pin!(timeout(TIME_LIMIT + wanted.ideal(), watch::follow(config, CLUSTER, &mut screen)));
         let mut crashing = pin!(crash::crash(fleet, wanted.workers > 0, say));
         loop {
             tokio::select! {

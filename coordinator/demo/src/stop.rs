@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep};
 use super::mark::Mark;
 
 /// Timeouts after SIGTERM and after SIGKILL.
-const TERM_PATIENCE: Duration = Duration::from_secs(5);
-const KILL_PATIENCE: Duration = Duration::from_secs(5);
+const TERM_TIME_LIMIT: Duration = Duration::from_secs(5);
+const KILL_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Polling interval of the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Programs that a demo starts.
@@ -65,8 +65,8 @@ fn say_strangers(dir: &Path) -> Result<(), Failure> {
 pub(super) async fn end_all(dir: &Path, mark: &Mark) -> Result<usize, Failure> {
     let assignment = OsString::from(mark.assignment());
     let mut told: BTreeSet<Id> = BTreeSet::new();
-    for (signal, patience) in [(Signal::SIGTERM, TERM_PATIENCE), (Signal::SIGKILL, KILL_PATIENCE)] {
-        let deadline = Instant::now() + patience;
+    for (signal, time_limit) in [(Signal::SIGTERM, TERM_TIME_LIMIT), (Signal::SIGKILL, KILL_TIME_LIMIT)] {
+        let deadline = Instant::now() + time_limit;
         let mut signalled: BTreeSet<Id> = BTreeSet::new();
         loop {
             // Look them up again each time: a dying agent may just have started an item.

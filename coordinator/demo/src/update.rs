@@ -9,7 +9,7 @@ use musterctl::{
 use tokio::time::timeout;
 
 use super::{
-    CLUSTER, COMMENT, DEPLOY_ITEMS, PATIENCE, Wanted,
+    CLUSTER, COMMENT, DEPLOY_ITEMS, TIME_LIMIT, Wanted,
     fleet::{DemoFleet, background, run},
     summary,
 };
@@ -40,8 +40,8 @@ pub(super) async fn story(
     let mut screen = Screen::marked(COMMENT);
     let turns = wanted.control + wanted.workers.div_ceil(width);
     let items_s = wanted.seconds_per_item * f64::from(DEPLOY_ITEMS);
-    let patience = PATIENCE + std::time::Duration::from_secs_f64((items_s + TURN_S) * f64::from(turns));
-    let followed = timeout(patience, watch::follow(config, CLUSTER, &mut screen)).await;
+    let time_limit = TIME_LIMIT + std::time::Duration::from_secs_f64((items_s + TURN_S) * f64::from(turns));
+    let followed = timeout(time_limit, watch::follow(config, CLUSTER, &mut screen)).await;
     screen.clear();
     followed.unwrap_or_else(|_| Err(super::too_slow(layout)))?;
     summary::show_update(layout, wanted, width).await

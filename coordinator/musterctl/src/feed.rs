@@ -30,7 +30,7 @@ const QUEUE_MAX: usize = 1024;
 
 /// A change.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum FeedItem {
     /// A complete document.
     Put { kind: Kind, key: String, name: String, json: Vec<u8> },
     /// A deletion.
@@ -61,7 +61,7 @@ impl Subject {
 
 /// News of some subjects, in order. Dropping it closes the connection.
 pub(crate) struct Feed {
-    news: mpsc::Receiver<Result<News, Failure>>,
+    item: mpsc::Receiver<Result<FeedItem, Failure>>,
     task: AbortHandle,
 }
 
@@ -74,25 +74,25 @@ impl Drop for Feed {
 impl Feed {
     /// Start to watch. If the first connection fails, that is the first and last news.
     pub(crate) fn open(config: Config, subjects: Vec<Subject>) -> Self {
-        let (sender, news) = mpsc::channel(QUEUE_MAX);
+        let (sender, item) = mpsc::channel(QUEUE_MAX);
         let task = tokio::spawn(async move {
             if let Err(failure) = keep_reading(&config, &subjects, &sender).await {
                 let _ = sender.send(Err(failure)).await; // the reader may have gone
             }
         });
-        Self { news, task: task.abort_handle() }
+        Self { item, task: task.abort_handle() }
     }
 
     /// The next news. Fails once, at the end.
-    pub(crate) async fn next(&mut self) -> Result<News, Failure> {
-        self.news
+    pub(crate) async fn next(&mut self) -> Result<FeedItem, Failure> {
+        self.item
             .recv()
             .await
             .unwrap_or_else(|| Err(Failure::new(Exit::Unreachable, "the coordinator closed the watch")))
     }
 }
 
-type Sender = mpsc::Sender<Result<News, Failure>>;
+type Sender = mpsc::Sender<Result<FeedItem, Failure>>;
 
 /// Read until the receiver is dropped or a failure is final.
 async fn keep_reading(config: &Config, subjects: &[Subject], sender: &Sender) -> Result<(), Failure> {
@@ -106,7 +106,7 @@ async fn keep_reading(config: &Config, subjects: &[Subject], sender: &Sender) ->
                 Err((failure, was_up)) => {
                     if was_up {
                         (pause, away_since) = (PAUSE_FIRST, Instant::now());
-                        post(sender, News::Lost(failure.line())).await;
+                        post(sender, FeedItem::Lost(failure.line())).await;
                     }
                     failure
                 }
@@ -134,7 +134,7 @@ async fn read(
         let opened = coordinator.call(fleet.watch(subject.request())).await.map_err(|failure| (failure, false))?;
         streams.push(opened.map(|event| (subject.kind, event)).chain(stream::once(ended(subject.kind))));
     }
-    if *connected_once && !post(sender, News::Back).await {
+    if *connected_once && !post(sender, FeedItem::Back).await {
         return Ok(());
     }
     *connected_once = true;
@@ -152,8 +152,8 @@ async fn read(
         };
         let Some((kind, event)) = next else { return Err(fail(&Status::unavailable("the watch ended"))) };
         let event = event.map_err(|status| fail(&as_outage(status)))?;
-        let Some(news) = news(kind, event, &mut unsynced).map_err(|status| fail(&status))? else { continue };
-        if !post(sender, news).await {
+        let Some(item) = item(kind, event, &mut unsynced).map_err(|status| fail(&status))? else { continue };
+        if !post(sender, item).await {
             return Ok(());
         }
     }
@@ -173,18 +173,20 @@ fn as_outage(status: Status) -> Status {
     }
 }
 
-fn news(kind: Kind, event: WatchEvent, unsynced: &mut usize) -> Result<Option<News>, Status> {
+fn item(kind: Kind, event: WatchEvent, unsynced: &mut usize) -> Result<Option<FeedItem>, Status> {
     let sort = event.r#type();
     match (sort, event.resource) {
         (watch_event::Type::Synced, _) => {
             *unsynced = unsynced.saturating_sub(1);
-            Ok((*unsynced == 0).then_some(News::Synced))
+            Ok((*unsynced == 0).then_some(FeedItem::Synced))
         }
         (watch_event::Type::Put, Some(resource)) => {
             let Resource { key, name, json, .. } = resource;
-            Ok(Some(News::Put { kind, key, name, json }))
+            Ok(Some(FeedItem::Put { kind, key, name, json }))
         }
-        (watch_event::Type::Deleted, Some(Resource { key, name, .. })) => Ok(Some(News::Deleted { kind, key, name })),
+        (watch_event::Type::Deleted, Some(Resource { key, name, .. })) => {
+            Ok(Some(FeedItem::Deleted { kind, key, name }))
+        }
         (watch_event::Type::Put | watch_event::Type::Deleted, None) | (watch_event::Type::Unspecified, _) => {
             Err(Status::internal("the coordinator sent a watch event that makes no sense; is it a newer version?"))
         }
@@ -192,6 +194,6 @@ fn news(kind: Kind, event: WatchEvent, unsynced: &mut usize) -> Result<Option<Ne
 }
 
 /// False: the receiver was dropped.
-async fn post(sender: &Sender, news: News) -> bool {
-    sender.send(Ok(news)).await.is_ok()
+async fn post(sender: &Sender, item: FeedItem) -> bool {
+    sender.send(Ok(item)).await.is_ok()
 }

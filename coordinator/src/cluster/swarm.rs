@@ -36,9 +36,9 @@ pub async fn enter(
     let (mut joining, mut next) = Joining::begin(machine, manager, managers, others, engine.now().mono_ms);
     loop {
         match next {
-            Next::Ask { machine: asked, op, patience_ms } => {
-                let (asker, patience) = (Asker::Machine(machine), Duration::from_millis(patience_ms));
-                let answer = sessions.call_swarm((asked, epoch), op, asker, patience).await;
+            Next::Ask { machine: asked, op, timeout_ms } => {
+                let (asker, time_limit) = (Asker::Machine(machine), Duration::from_millis(timeout_ms));
+                let answer = sessions.call_swarm((asked, epoch), op, asker, time_limit).await;
                 next = joining.answered(answer, engine.now().mono_ms);
             }
             Next::Record(entry) => {
@@ -63,9 +63,9 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions) {
     while let Some(question) = questions.recv().await {
         let (engine, sessions) = (engine.clone(), sessions.clone());
         tokio::spawn(async move {
-            let SwarmQuestion { number, about, agent, op, patience_ms } = question;
-            let patience = Duration::from_millis(patience_ms);
-            let result = sessions.call_swarm((agent, epoch), op, Asker::Engine, patience).await;
+            let SwarmQuestion { number, about, agent, op, timeout_ms } = question;
+            let time_limit = Duration::from_millis(timeout_ms);
+            let result = sessions.call_swarm((agent, epoch), op, Asker::Engine, time_limit).await;
             // The engine may have ended.
             drop(engine.notify(Input::SwarmAnswered { about, number, result }).await);
         });

@@ -233,27 +233,27 @@ fn adopt(tx: &mut Transaction<'_>, id: MachineId, (hello, takes_ledger): (&Hello
     // This copy lacks any update since then, and all that the machine's new ledger has lost.
     let another_ledger = known.is_some_and(|(ledger, _)| ledger != hello.ledger_id);
     let given_more = hello.generation > row.assigned.generation || another_ledger;
-    row.in_doubt |= given_more && (row.ready_at.is_some() || row.update.is_some()) && !row.departs();
+    row.needs_review |= given_more && (row.ready_at.is_some() || row.update.is_some()) && !row.departs();
     // Each permit has its own list, so permit numbers are at most the newest list's number.
     row.permit_seq = row.permit_seq.max(hello.generation.0);
     // Its next list is always new, because its current one may be unknown to this copy.
-    row.given = None;
+    row.assigned_items = None;
     row.assigned.generation = row.assigned.generation.max(hello.generation);
     row.assigned.digest = None;
     // It refused a list of this copy, and all its next lists are new.
     row.assigned.refused = None;
-    row.reach = row.reach.max(hello.reach);
+    row.max_phase = row.max_phase.max(hello.max_phase);
     if stays {
         return;
     }
     let kept = row.slot.take();
     // An operator has reviewed it: the rest of its update's list is for the next update.
-    if kept.is_none() && row.ready_at.is_some() && !row.in_doubt {
+    if kept.is_none() && row.ready_at.is_some() && !row.needs_review {
         return;
     }
     let held = |status: &ItemStatus| status.state == ItemState::Indeterminate && status.generation == hello.generation;
     let holds = hello.busy || hello.statuses.iter().any(held);
-    if let Some(phase) = hello.reach.filter(|phase| holds && *phase > Phase::Prepare) {
+    if let Some(phase) = hello.max_phase.filter(|phase| holds && *phase > Phase::Prepare) {
         row.slot = kept.or(Some(Slot { phase, granted_at_ms: now.wall_ms }));
     }
 }
@@ -288,7 +288,7 @@ fn carry_over(tx: &mut Transaction<'_>, row: &Arc<MachineRow>, known: &[ItemStat
 fn mark_carried(tx: &mut Transaction<'_>, machine: &MachineName, told: &[ItemStatus]) {
     let Some(row) = tx.machine_mut(machine) else { return };
     let names = row.statuses.keys().chain(told.iter().map(|status| &status.name));
-    row.carried = names.cloned().collect();
+    row.inherited = names.cloned().collect();
 }
 
 pub(super) fn gone(tx: &mut Transaction<'_>, id: MachineId, session: u64) -> Result<Reply, Refusal> {
@@ -351,7 +351,7 @@ fn contradiction(tx: &Transaction<'_>, machine: &MachineName, status: &ItemStatu
         return Some(problem.to_owned());
     }
     let known = row.statuses.get(&status.name).map(|known| &**known);
-    let unsure = row.carried.contains(&status.name) || (known.is_none() && row.statuses.len() >= ITEMS_MAX);
+    let unsure = row.inherited.contains(&status.name) || (known.is_none() && row.statuses.len() >= ITEMS_MAX);
     impossible(known, row.redo_up_to(&status.name), status).filter(|_| !unsure)
 }
 
@@ -367,7 +367,7 @@ fn record_status(tx: &mut Transaction<'_>, machine: &MachineName, status: ItemSt
         swarm::note_member(tx, machine, &status);
         update::backups::note(tx, machine, &status);
         if let Some(row) = tx.machine_mut(machine) {
-            row.carried.remove(&status.name);
+            row.inherited.remove(&status.name);
         }
         let name = status.name.clone();
         put_status(tx, machine, status);

@@ -87,7 +87,7 @@ fn record(tx: &mut Transaction<'_>, step: Next, limits: &Limits, now: Now) {
         }
         Next::Grant { machine, phase, set } => {
             let Some(row) = tx.machine_mut(&machine) else { return };
-            row.reach = row.reach.max(Some(phase));
+            row.max_phase = row.max_phase.max(Some(phase));
             row.control_sets.insert(phase, set);
             match phase {
                 Phase::Prepare => begin_stage(row, Stage::PrepareDone, now),
@@ -130,8 +130,8 @@ pub(super) fn end_rollout(tx: &mut Transaction<'_>, rollout: &str, now: Now) {
         let all = tx.machines_of(&row.cluster).filter(|machine| !machine.revoked);
         all.filter(|machine| machine.rollout.as_deref() == Some(rollout))
     };
-    let is_through = |machine: &MachineRow| row.update.as_ref().is_none_or(|update| update.is_through(machine));
-    let through = members().filter(|machine| is_through(machine)).count();
+    let is_complete = |machine: &MachineRow| row.update.as_ref().is_none_or(|update| update.is_complete(machine));
+    let through = members().filter(|machine| is_complete(machine)).count();
     let counted = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let ended = Some((counted(members().count()), counted(through)));
     tx.put_rollout(RolloutRow { finished_at_ms: Some(now.wall_ms), ended, ..(*row).clone() });

@@ -52,7 +52,7 @@ pub(super) fn enroll(
         row.revoked = false;
         row.enrolled_with = Some(with(enroll, took_place));
         // A new ledger begins with the identity.
-        row.given = Some(BTreeSet::new());
+        row.assigned_items = Some(BTreeSet::new());
         row.agent_version.clone_from(&enroll.agent_version);
     }
     if let Some(token) = tx.token_mut(&enroll.token_id) {
@@ -189,7 +189,7 @@ pub(super) fn take_back(tx: &mut Transaction<'_>, effects: &mut Vec<Effect>, nam
     row.revoked = took_a_place;
     row.replaceable = took_a_place;
     row.enrolled_with = None;
-    row.given = None;
+    row.assigned_items = None;
     row.agent_version.clear();
 }
 
@@ -281,9 +281,9 @@ pub(super) fn void(tx: &mut Transaction<'_>, name: &MachineName) {
     if let Some(row) = tx.machine_mut(name) {
         row.ledger = None;
         row.ledger_ordinal = LedgerOrdinal(0);
-        row.carried.clear();
+        row.inherited.clear();
         row.host = None;
-        row.reach = None;
+        row.max_phase = None;
         row.slot = None;
         row.verdicts.clear();
         row.redo.clear();
@@ -294,7 +294,7 @@ pub(super) fn void(tx: &mut Transaction<'_>, name: &MachineName) {
         row.ready_overwrites = None;
         row.update = None;
         row.removal = None;
-        row.in_doubt = false;
+        row.needs_review = false;
         row.rollout = None;
         row.stages.clear();
         row.assigned.digest = None;

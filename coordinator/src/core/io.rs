@@ -400,7 +400,7 @@ pub struct SwarmQuestion {
     /// The question.
     pub op: SwarmOp,
     /// Timeout in milliseconds; after it the question counts as failed.
-    pub patience_ms: u64,
+    pub timeout_ms: u64,
 }
 
 /// Actions of the rim once the changes are durable, in order.

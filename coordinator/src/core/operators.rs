@@ -53,7 +53,7 @@ pub(super) fn take(
         Request::Pause { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Pause, now),
         Request::Resume { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Resume, now),
         Request::Abort { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Abort, now),
-        Request::Retry { machine, item: None } if update::is_set_aside(tx, &machine) => {
+        Request::Retry { machine, item: None } if update::is_deferred(tx, &machine) => {
             update::ask_again(tx, actor, &machine, now)
         }
         Request::Retry { machine, item } => {

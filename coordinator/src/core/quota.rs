@@ -14,24 +14,24 @@ use crate::facts::{MachineRow, Transaction};
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum names of a machine's items. More than its newest list can have, because earlier ones may still run.
-const GIVEN_MAX: usize = 2 * ITEMS_MAX;
+const ASSIGNED_ITEMS_MAX: usize = 2 * ITEMS_MAX;
 
 /// JSON writes a control character as six bytes (`\u0000`).
 const ESCAPED_BYTES: usize = 6;
 
 /// Records the items of a list that a machine gets.
 pub(super) fn note_given(row: &mut MachineRow, list: &Assignment) {
-    let Some(given) = &mut row.given else { return };
-    given.extend(list.items.iter().map(|item| item.name.clone()));
-    if given.len() > GIVEN_MAX {
+    let Some(assigned_items) = &mut row.assigned_items else { return };
+    assigned_items.extend(list.items.iter().map(|item| item.name.clone()));
+    if assigned_items.len() > ASSIGNED_ITEMS_MAX {
         let listed = |name: &ItemName| list.items.iter().any(|item| item.name == *name);
-        given.retain(|name| row.statuses.contains_key(name) || listed(name));
+        assigned_items.retain(|name| row.statuses.contains_key(name) || listed(name));
     }
 }
 
 /// Can the machine have been given this item?
 pub(super) fn is_given(row: &MachineRow, item: &ItemName) -> bool {
-    row.given.as_ref().is_none_or(|given| given.contains(item))
+    row.assigned_items.as_ref().is_none_or(|assigned_items| assigned_items.contains(item))
 }
 
 /// Records a status within the machine's quota. Beyond the maximum number, an item outside its list makes room. Beyond

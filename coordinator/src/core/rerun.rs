@@ -55,7 +55,7 @@ fn may_run_again(tx: &Transaction<'_>, view: &MachineView<'_>, item: &AssignedIt
     let (row, name) = (view.row, &item.name);
     let (machine, cluster) = (&row.name, &row.spec.cluster_name);
     let refused = |reason, message| Err(Refusal::State { reason, message });
-    if tx.meta.recovering || row.in_doubt || tx.live.older_than_fleet().is_some() {
+    if tx.meta.recovering || row.needs_review || tx.live.older_than_fleet().is_some() {
         let message = format!(
             "the store does not know for certain what was done on {machine}: `musterctl describe machine {machine}`"
         );

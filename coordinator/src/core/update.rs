@@ -32,7 +32,7 @@ use crate::{
 use freeze::{Start, freeze};
 use versions::Versions;
 
-pub(super) use deadlines::{ask_again, has_its_time_anew, is_set_aside};
+pub(super) use deadlines::{ask_again, has_its_time_anew, is_deferred};
 pub use options::{Options, digest};
 
 pub(super) use hooks::left_out;
@@ -324,8 +324,8 @@ pub(super) fn say(
     let Some(row) = tx.rollouts.get(rollout) else {
         return Err(not_found("rollout", rollout, tx.rollouts.keys().map(String::as_str)));
     };
-    let wish = row.update.as_ref().filter(|_| row.finished_at_ms.is_none()).map(|update| update.wish);
-    let (wish, word, line) = match (say, wish) {
+    let desired = row.update.as_ref().filter(|_| row.finished_at_ms.is_none()).map(|update| update.desired);
+    let (desired, word, line) = match (say, desired) {
         (_, None) => {
             let ended = row.finished_at_ms.is_some();
             let why = match ended {
@@ -349,8 +349,8 @@ pub(super) fn say(
             let line = if maintenance { MAINTENANCE_ABORTED } else { ABORTED };
             (DesiredState::Abort, "abort", line)
         }
-        (RolloutCommand::Pause | RolloutCommand::Resume | RolloutCommand::Abort, Some(wish)) => {
-            let state = match wish {
+        (RolloutCommand::Pause | RolloutCommand::Resume | RolloutCommand::Abort, Some(desired)) => {
+            let state = match desired {
                 DesiredState::Go => "under way",
                 DesiredState::Pause { .. } => "paused already, and goes on with `musterctl resume`",
                 DesiredState::Abort => "being aborted, which is not taken back; when it has ended, start another",
@@ -358,7 +358,7 @@ pub(super) fn say(
             return Err(refusal("NothingToDo", format!("{rollout} is {state}: `musterctl watch {}`", row.cluster)));
         }
     };
-    Ok(Reply::Done(wants(tx, actor, rollout, (wish, word, line), now)))
+    Ok(Reply::Done(wants(tx, actor, rollout, (desired, word, line), now)))
 }
 
 /// Records the desired state of an update and its immediate effects, with `word` for the audit. Returns the report
@@ -367,26 +367,26 @@ fn wants(
     tx: &mut Transaction<'_>,
     actor: &str,
     rollout: &str,
-    (wish, word, line): (DesiredState, &str, &str),
+    (desired, word, line): (DesiredState, &str, &str),
     now: Now,
 ) -> Vec<String> {
     let Some(row) = tx.rollouts.get(rollout) else { return Vec::new() };
     let by_itself = row.update.as_ref().is_some_and(|update| update.kind == UpdateKind::Reconfigure);
     let later = format!("`musterctl update {}` brings about what is left", row.cluster);
-    let stay = if wish == DesiredState::Abort { maintenance::everybody_leaves(tx, rollout) } else { Vec::new() };
+    let stay = if desired == DesiredState::Abort { maintenance::everybody_leaves(tx, rollout) } else { Vec::new() };
     if let Some(update) = tx.update_mut(rollout) {
-        update.wish = wish;
+        update.desired = desired;
         // Deadlines restart: the time of a pause does not count.
         update.moved_at_ms = now.wall_ms;
         update.resumed_at_ms = now.wall_ms;
     }
-    if wish == DesiredState::Go {
+    if desired == DesiredState::Go {
         forgive(tx, rollout);
     }
     let mut lines = vec![format!("rollout {rollout}: {line}")];
     lines.extend(stay);
-    lines.extend(left_out(tx, rollout, None).filter(|_| wish == DesiredState::Abort));
-    lines.extend((by_itself && wish == DesiredState::Abort).then_some(later));
+    lines.extend(left_out(tx, rollout, None).filter(|_| desired == DesiredState::Abort));
+    lines.extend((by_itself && desired == DesiredState::Abort).then_some(later));
     tx.audit(actor, word, AuditObject::Rollout(rollout), &lines.join("; "), now.wall_ms);
     lines
 }
@@ -411,7 +411,7 @@ pub(super) fn may_be_at_work(row: &MachineRow) -> bool {
 
 /// The end of the list of a machine outside the phases of an update. It includes reconfigure items that are still to
 /// run because an update ended before them.
-fn at_rest_reach(row: &MachineRow) -> Option<Phase> {
+fn at_rest_phase(row: &MachineRow) -> Option<Phase> {
     let reconfigured = row.control_sets.contains_key(&Phase::Reconfigure);
-    Some(if reconfigured { Phase::Reconfigure } else { Phase::Deploy }).max(row.reach)
+    Some(if reconfigured { Phase::Reconfigure } else { Phase::Deploy }).max(row.max_phase)
 }

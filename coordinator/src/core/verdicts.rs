@@ -52,7 +52,7 @@ impl ItemCommand {
 pub(super) fn decide(
     tx: &mut Transaction<'_>,
     actor: &str,
-    (wish, machine, item): (ItemCommand, &MachineName, Option<&ItemName>),
+    (desired, machine, item): (ItemCommand, &MachineName, Option<&ItemName>),
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
@@ -68,17 +68,17 @@ pub(super) fn decide(
     let chosen: Vec<AssignedItem> = items
         .iter()
         .filter(|known| item.is_none_or(|item| known.name == *item))
-        .filter(|known| wish.fits(view.standing(known), item.is_some()))
+        .filter(|known| desired.fits(view.standing(known), item.is_some()))
         .cloned()
         .collect();
     if chosen.is_empty() {
-        return Err(nothing_to_do(wish, (machine, item), &view));
+        return Err(nothing_to_do(desired, (machine, item), &view));
     }
     let unheard = row.update.is_some() && !view.connected();
     let mut lines = Vec::new();
     for item in chosen {
         let attempts = row.statuses.get(&item.name).filter(|status| status.hash == item.hash).map_or(0, |s| s.attempt);
-        let (left_out, what) = match wish {
+        let (left_out, what) = match desired {
             ItemCommand::Retry => (None, format!("runs again (attempt {})", attempts + 1)),
             ItemCommand::Skip => (Some(LeftOut::Skipped), "is skipped, until the manifest changes it".to_owned()),
             ItemCommand::Accept => (Some(LeftOut::Accepted), "counts as done".to_owned()),
@@ -88,17 +88,17 @@ pub(super) fn decide(
             row.verdicts.insert(item.name, ItemOverride { hash: item.hash, cleared_attempts: attempts, left_out });
         }
     }
-    if wish == ItemCommand::Retry {
+    if desired == ItemCommand::Retry {
         update::has_its_time_anew(tx, machine, now);
         lines.extend(as_it_was(tx, &row));
     }
-    if wish != ItemCommand::Retry && unheard {
+    if desired != ItemCommand::Retry && unheard {
         let gone = format!("`musterctl revoke {machine}` if it is gone for good");
         lines.push(format!(
             "machine {machine}: is not connected; its update goes on when it has confirmed that ({gone})"
         ));
     }
-    audited(tx, actor, wish.word(), AuditObject::Machine(machine), lines, now)
+    audited(tx, actor, desired.word(), AuditObject::Machine(machine), lines, now)
 }
 
 /// The error for an item that the machine lacks now. It may have had one.
@@ -120,7 +120,7 @@ fn as_it_was(tx: &Transaction<'_>, row: &MachineRow) -> Option<String> {
     let newest = tx.clusters.get(cluster)?.spec_version;
     let rollout = row.rollout.as_ref().filter(|_| row.update.is_some() && row.follows() != Some(newest))?;
     let aborting =
-        tx.open_rollout(cluster)?.update.as_ref().is_some_and(|update| update.wish == facts::DesiredState::Abort);
+        tx.open_rollout(cluster)?.update.as_ref().is_some_and(|update| update.desired == facts::DesiredState::Abort);
     let end = match aborting {
         true => "this one is being aborted: it ends when what it has taken is given back".to_owned(),
         false => format!("`musterctl abort {cluster}` ends this one early"),
@@ -133,7 +133,7 @@ fn as_it_was(tx: &Transaction<'_>, row: &MachineRow) -> Option<String> {
 
 /// The error if the decision fits no item, or not the named one. It lists the items that wait for an operator.
 fn nothing_to_do(
-    wish: ItemCommand,
+    desired: ItemCommand,
     (machine, item): (&MachineName, Option<&ItemName>),
     view: &MachineView<'_>,
 ) -> Refusal {
@@ -158,7 +158,7 @@ fn nothing_to_do(
         }
         (None, None) => format!("its items: `musterctl describe machine {machine}`"),
     };
-    let message = format!("{} is for {}; {which}; {next}", wish.word(), wish.fits_what());
+    let message = format!("{} is for {}; {which}; {next}", desired.word(), desired.fits_what());
     Refusal::State { reason: "NothingToDo", message }
 }
 

@@ -82,8 +82,8 @@ fn phase_progress(snapshot: &ClusterSnapshot<'_>, phase: Phase) -> PhaseProgress
         if !items.iter().any(|item| item.phase == phase) && !declared {
             continue;
         }
-        let reached = view.row.reach >= Some(phase);
-        let here = view.row.reach == Some(phase) && view.in_flight();
+        let reached = view.row.max_phase >= Some(phase);
+        let here = view.row.max_phase == Some(phase) && view.in_flight();
         // Reconfigure applies only to machines that know another control set.
         let has_it = phase != Phase::Reconfigure || reached || safety::needs_reconfigure(snapshot, view);
         if !has_it {

@@ -57,7 +57,7 @@ fn state(
         None if target.done.contains(added) => return "done",
         None => {}
     }
-    let over = rollout.finished_at_ms.is_some() || update.wish == DesiredState::Abort;
+    let over = rollout.finished_at_ms.is_some() || update.desired == DesiredState::Abort;
     let never = row.is_none_or(|row| has_left(update, row, added));
     if over || never { "not run" } else { "waiting" }
 }

@@ -25,7 +25,7 @@ pub(super) fn machines(
         let name = view.row.name.as_str();
         let (word, item) = match view.update() {
             _ if view.row.revoked => ("revoked", None),
-            None if update.is_through(view.row) => ("done", None),
+            None if update.is_complete(view.row) => ("done", None),
             None => ("left out", None),
             Some(_) if view.in_maintenance() => ("in maintenance", None),
             Some(_) if view.lost => ("lost", None),

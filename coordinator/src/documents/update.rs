@@ -32,7 +32,7 @@ const INPUTS_COME_MS: u64 = 2 * 60_000;
 
 /// The word for an update's state.
 pub(super) fn state(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
-    match (row.finished_at_ms, update.wish) {
+    match (row.finished_at_ms, update.desired) {
         (None, _) if maintenance::rests(snapshot) => "InMaintenance",
         (Some(_), DesiredState::Abort) => "Aborted",
         (Some(_), DesiredState::Go | DesiredState::Pause { .. }) => "Ready",
@@ -53,7 +53,7 @@ pub(super) fn needs_operator(snapshot: &ClusterSnapshot<'_>) -> bool {
     };
     let works = |view: &MachineView<'_>| view.in_flight() && !waits_long_for_inputs(snapshot, view) && !stands(view);
     // After `recover` only a person knows the outcome on these machines, and everything waits for that decision.
-    let doubted = |view: &MachineView<'_>| view.row.in_doubt && !view.row.revoked;
+    let doubted = |view: &MachineView<'_>| view.row.needs_review && !view.row.revoked;
     let at_work = |view: &MachineView<'_>| view.connected() && recovery::running(view).is_some();
     if snapshot.facts.meta.recovering && snapshot.machines.iter().any(doubted) && !targets(snapshot).any(at_work) {
         return true;
@@ -98,7 +98,7 @@ pub(super) fn status(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, update: &
         Some(Waiting { machine: view.row.name.to_string(), reason, message, clears_when })
     });
     let waiting: Vec<Waiting> = waiting.collect();
-    let paused_ms = match update.wish {
+    let paused_ms = match update.desired {
         DesiredState::Pause { since_ms } => Some(since_ms),
         DesiredState::Go | DesiredState::Abort => None,
     };

@@ -267,7 +267,7 @@ pub struct MachineRow {
     pub ledger_ordinal: LedgerOrdinal,
     /// Items with a status from another ledger, or from a Hello after `recover`. Their next events may contradict it.
     #[serde(default)]
-    pub carried: BTreeSet<ItemName>,
+    pub inherited: BTreeSet<ItemName>,
     /// Version of its agent.
     pub agent_version: String,
     /// Its reported host facts. None: it has never reported.
@@ -277,9 +277,9 @@ pub struct MachineRow {
     /// Items of all lists given to this identity; its results concern only these. None: unknown, because another
     /// coordinator left them unrecorded, or this store is older.
     #[serde(default)]
-    pub given: Option<BTreeSet<ItemName>>,
+    pub assigned_items: Option<BTreeSet<ItemName>>,
     /// Last phase of its list. None: nothing assigned yet.
-    pub reach: Option<Phase>,
+    pub max_phase: Option<Phase>,
     /// Its slot, from the grant until an outcome is recorded or an operator frees it.
     pub slot: Option<Slot>,
     /// Decisions about single items.
@@ -305,7 +305,7 @@ pub struct MachineRow {
     pub removal: Option<RemovalRow>,
     /// After `recover`: it needs review, because it may be in the middle of an update.
     #[serde(default)]
-    pub in_doubt: bool,
+    pub needs_review: bool,
     /// Number of its newest permit.
     #[serde(default)]
     pub permit_seq: u64,
@@ -352,12 +352,12 @@ impl MachineRow {
             replaceable: false,
             ledger: None,
             ledger_ordinal: LedgerOrdinal(0),
-            carried: BTreeSet::new(),
+            inherited: BTreeSet::new(),
             agent_version: String::new(),
             host: None,
             assigned: Assigned::default(),
-            given: None,
-            reach: None,
+            assigned_items: None,
+            max_phase: None,
             slot: None,
             verdicts: BTreeMap::new(),
             redo: BTreeMap::new(),
@@ -369,7 +369,7 @@ impl MachineRow {
             reboot: None,
             update: None,
             removal: None,
-            in_doubt: false,
+            needs_review: false,
             permit_seq: 0,
             ready_secrets: BTreeMap::new(),
             rollout: None,
@@ -428,7 +428,8 @@ impl MachineRow {
             .collect();
         let newest = self.assigned.generation;
         // An item it was once given may yet report a success that was unknown when the item was dropped.
-        let may_come = |item: &ItemName| self.given.as_ref().is_none_or(|given| given.contains(item));
+        let may_come =
+            |item: &ItemName| self.assigned_items.as_ref().is_none_or(|assigned_items| assigned_items.contains(item));
         self.redo.retain(|item, _| self.statuses.contains_key(item) || may_come(item));
         for item in dropped {
             self.verdicts.remove(&item);

@@ -30,7 +30,7 @@ pub struct UpdateRow {
     /// Participating machines, and the work on each.
     pub targets: BTreeMap<MachineName, Target>,
     /// The operators' current command.
-    pub wish: DesiredState,
+    pub desired: DesiredState,
     /// The current ClusterMaintenanceRequest.
     pub request: Option<RequestRow>,
     /// Time of the last machine's end or of an operator's last command, in Unix milliseconds: deadlines restart then.
@@ -56,9 +56,9 @@ pub struct UpdateRow {
 impl UpdateRow {
     /// Has a machine outside the update completed it? Maintenance is complete when the machine is back.
     #[must_use]
-    pub fn is_through(&self, machine: &MachineRow) -> bool {
+    pub fn is_complete(&self, machine: &MachineRow) -> bool {
         let upgraded = machine.stages.get(&Stage::Upgraded).is_some_and(|stage| stage.succeeded);
-        let back = self.kind == UpdateKind::Maintenance && self.wish != DesiredState::Abort && !machine.revoked;
+        let back = self.kind == UpdateKind::Maintenance && self.desired != DesiredState::Abort && !machine.revoked;
         upgraded || (back && machine.update.is_none())
     }
 }
@@ -172,7 +172,7 @@ pub struct MachineUpdate {
     pub added: Vec<Added>,
     /// Only its additions may start: the hooks before or after the update are in progress.
     #[serde(default)]
-    pub only_added: bool,
+    pub hooks_only: bool,
     /// Its current NodeMaintenanceRequest.
     pub request: Option<RequestRow>,
     /// Number of other machines that had ended when the request was made.
@@ -183,7 +183,7 @@ pub struct MachineUpdate {
     /// Time of the request's removal, in Unix milliseconds: its locks should become active again.
     pub returned_at_ms: Option<u64>,
     /// The deferral after a refusal: it no longer blocks the others.
-    pub set_aside: Option<Deferral>,
+    pub deferral: Option<Deferral>,
     /// The stage past its deadline.
     #[serde(default)]
     pub stuck: Option<Stuck>,

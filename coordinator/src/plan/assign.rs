@@ -93,11 +93,11 @@ pub fn is_accepted(facts: &Facts, view: &MachineView<'_>) -> bool {
 /// while it is Ready, and after its slot was freed by a failure.
 #[must_use]
 pub fn may_change(view: &MachineView<'_>) -> bool {
-    match view.row.reach {
+    match view.row.max_phase {
         None => false,
         // It is told to stop starting items.
         Some(_) if view.is_let_go() => true,
-        Some(Phase::Prepare) if view.update().is_some_and(|mine| mine.only_added) => true,
+        Some(Phase::Prepare) if view.update().is_some_and(|mine| mine.hooks_only) => true,
         Some(Phase::Prepare) => {
             let assigned = &view.row.assigned;
             // Otherwise it would wait for the inputs of an item that may be obsolete.
@@ -112,15 +112,15 @@ pub fn may_change(view: &MachineView<'_>) -> bool {
 
 /// The items that its list covers now. In an update the list ends at the next item that needs a permit: before the item
 /// while the permit is missing, and after the item otherwise.
-fn reached<'a>(view: &MachineView<'a>, reach: Phase) -> Option<impl Iterator<Item = Listed<'a>> + use<'a>> {
+fn reached<'a>(view: &MachineView<'a>, max_phase: Phase) -> Option<impl Iterator<Item = Listed<'a>> + use<'a>> {
     let items = view.items.ok()?;
     let digests = view.live.and_then(|live| live.items.as_deref()).map_or(&[][..], |items| &items.digests);
     let open = |item: &&AssignedItem| view.needs_permit(item) && view.standing(item) != ItemProgress::Done;
-    let gate = items.iter().position(|item| item.phase <= reach && open(&item));
+    let gate = items.iter().position(|item| item.phase <= max_phase && open(&item));
     let permit = gate.and_then(|gate| view.listed_permit(items.get(gate)?));
     let permit = permit.map(|number| Permit { number, start_within_ms: PERMIT_MS });
     let end = gate.map_or(items.len(), |gate| gate + usize::from(permit.is_some()));
-    let reached = items.iter().zip(digests).take(end).enumerate().filter(move |(_, (item, _))| item.phase <= reach);
+    let reached = items.iter().zip(digests).take(end).enumerate().filter(move |(_, (item, _))| item.phase <= max_phase);
     Some(reached.map(move |(at, (item, digest))| match permit.filter(|_| Some(at) == gate) {
         None => Listed { item: Cow::Borrowed(item), digest: *digest },
         permit => Listed::changed(AssignedItem { permit, ..item.clone() }),
@@ -148,7 +148,7 @@ pub fn wanted_beside<'a>(
     {
         return None;
     }
-    let reach = view.row.reach?;
+    let max_phase = view.row.max_phase?;
     let wanted = |listed: Listed<'a>| {
         let Listed { item, .. } = &listed;
         let verdict = view.row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
@@ -164,7 +164,7 @@ pub fn wanted_beside<'a>(
     };
     let items = match hooks::is_called_off(facts, view.row) {
         true => Vec::new(),
-        false => reached(view, reach)?.filter_map(wanted).collect(),
+        false => reached(view, max_phase)?.filter_map(wanted).collect(),
     };
     let mut variables = BTreeMap::new();
     if let Some(ip) = view.row.internal_ip() {

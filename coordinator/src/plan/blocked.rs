@@ -167,9 +167,9 @@ pub(super) fn in_trouble(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>)
     let row = view.row;
     let name = &row.name;
     match is_away(view) {
-        Some(away) if row.in_doubt => return Some(recovery::away_in_doubt(row, away)),
+        Some(away) if row.needs_review => return Some(recovery::away_needs_review(row, away)),
         // Its ledger comes first: the machine needs a whole one to report on itself.
-        None if row.in_doubt => return silent(view).or_else(|| Some(recovery::in_doubt(row))),
+        None if row.needs_review => return silent(view).or_else(|| Some(recovery::needs_review(row))),
         Some(away) => return Some(away),
         None => {}
     }
@@ -205,7 +205,7 @@ fn retry_or_skip(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, item: &
     let (name, item, cluster) = (&view.row.name, &item.name, &snapshot.cluster.name);
     let text = format!("`musterctl retry {name}`, or `musterctl skip {name} {item}`");
     match view.update() {
-        Some(_) if snapshot.update().is_some_and(|update| update.wish == DesiredState::Abort) => text,
+        Some(_) if snapshot.update().is_some_and(|update| update.desired == DesiredState::Abort) => text,
         None => format!("{text}; a wrong item: `musterctl apply` a mended manifest, and it runs anew"),
         Some(_) => format!("{text}; a wrong item: first `musterctl abort {cluster}`, or the next one fails too"),
     }
@@ -399,7 +399,7 @@ fn waiting(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blo
     if let Err(blocked) = safety::may_start_anything(snapshot) {
         return Some(blocked);
     }
-    if view.row.reach.is_none() {
+    if view.row.max_phase.is_none() {
         let most = snapshot.spec.max_worker_prepare_count;
         return Some(blocked(
             Reason::WaitingForTurn,
@@ -427,13 +427,13 @@ fn waiting(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blo
 /// reports a reason of its own waits instead.
 #[must_use]
 pub fn activity<'a>(view: &MachineView<'a>) -> Option<(&'a AssignedItem, u32, bool)> {
-    let reach = view.row.reach?;
+    let max_phase = view.row.max_phase?;
     if view.is_unheeded() || !view.in_flight() {
         return None;
     }
     let items = view.items.ok()?;
     let kept = view.live.is_some_and(|live| live.agent_blocked.is_some());
-    items.iter().filter(|item| item.phase <= reach && item.phase >= Phase::Prepare).find_map(|item| {
+    items.iter().filter(|item| item.phase <= max_phase && item.phase >= Phase::Prepare).find_map(|item| {
         match view.standing(item) {
             ItemProgress::Running { attempt } => Some((item, attempt, true)),
             ItemProgress::Due { attempt } if !kept => Some((item, attempt, false)),

@@ -139,7 +139,7 @@ fn outcome(view: &MachineView<'_>, planted_bug: bool) -> Option<Step> {
 /// Has it completed its prepare items, with the stage still open? Its wait afterwards is outside that stage.
 fn is_prepared(view: &MachineView<'_>) -> bool {
     let open = view.row.stages.get(&Stage::PrepareDone).is_some_and(|stage| stage.finished_at_ms.is_none());
-    open && view.row.reach == Some(Phase::Prepare) && view.progress(Phase::Prepare) == Progress::Done
+    open && view.row.max_phase == Some(Phase::Prepare) && view.progress(Phase::Prepare) == Progress::Done
 }
 
 /// Remaining control machines of the recorded set, if one of the set was removed, or if a replacement took its place
@@ -226,7 +226,7 @@ pub fn prepares_used(snapshot: &ClusterSnapshot<'_>) -> usize {
     snapshot
         .of_type(MachineType::Worker)
         .filter(|p| {
-            p.row.reach == Some(Phase::Prepare) && p.in_flight() && p.progress(Phase::Prepare) == Progress::Open
+            p.row.max_phase == Some(Phase::Prepare) && p.in_flight() && p.progress(Phase::Prepare) == Progress::Open
         })
         .count()
 }
@@ -236,7 +236,7 @@ fn prepare_grants(snapshot: &ClusterSnapshot<'_>) -> Vec<Step> {
     let mut free = most.saturating_sub(prepares_used(snapshot));
     let mut steps = Vec::new();
     let stays = |p: &&MachineView<'_>| snapshot.joined(p) && p.row.removal.is_none();
-    let due = |p: &&MachineView<'_>| stays(p) && p.row.reach.is_none() && p.available();
+    let due = |p: &&MachineView<'_>| stays(p) && p.row.max_phase.is_none() && p.available();
     for view in snapshot.machines.iter().filter(due) {
         if view.row.spec.machine_type == MachineType::Worker && view.progress(Phase::Prepare) == Progress::Open {
             if free == 0 {
@@ -259,7 +259,7 @@ pub fn wants_slot(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Opt
     if safety::reconfigured_at_once(snapshot, view) {
         return Some(Phase::Reconfigure);
     }
-    let prepared = match view.row.reach {
+    let prepared = match view.row.max_phase {
         None => false,
         Some(Phase::Prepare) => view.progress(Phase::Prepare) == Progress::Done,
         // Its slot was freed after a failure. Changes of the manifest since then run under the next slot.

@@ -80,7 +80,7 @@ pub(super) fn rebooting<'a>(row: &MachineRow, items: &'a [AssignedItem]) -> Opti
 }
 
 /// Timeout of a silent machine. During a reboot that we asked for, it covers the time that the reboot may take.
-pub(super) fn patience_ms(rebooting: Option<&AssignedItem>, limits: &Limits) -> u64 {
+pub(super) fn timeout_ms(rebooting: Option<&AssignedItem>, limits: &Limits) -> u64 {
     rebooting.map_or(0, |item| item.timeout_ms).max(limits.lost_after_ms)
 }
 
@@ -90,5 +90,5 @@ pub fn missed_at(facts: &Facts, row: &MachineRow, limits: &Limits) -> u64 {
     let live = facts.live.machines.get(&row.name);
     let items = live.and_then(|live| live.items.as_deref()).and_then(|items| items.resolved.as_deref().ok());
     let heard = live.and_then(|live| live.heard_mono_ms).unwrap_or(facts.live.started_mono_ms);
-    heard.saturating_add(patience_ms(rebooting(row, items.unwrap_or_default()), limits))
+    heard.saturating_add(timeout_ms(rebooting(row, items.unwrap_or_default()), limits))
 }

@@ -66,12 +66,12 @@ fn ours<'a>(snapshot: &ClusterSnapshot<'_>, rows: impl IntoIterator<Item = &'a M
 
 /// Machines that may be in the middle of an update, and need review.
 fn doubted(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
-    facts.machines.values().map(|row| &**row).filter(|row| row.in_doubt && !row.revoked)
+    facts.machines.values().map(|row| &**row).filter(|row| row.needs_review && !row.revoked)
 }
 
 /// What an operator has to review on a machine that a recovered store knows too little about.
 #[must_use]
-pub fn in_doubt(row: &MachineRow) -> Blocked {
+pub fn needs_review(row: &MachineRow) -> Blocked {
     let name = &row.name;
     let known = match row.update.as_ref().and_then(|mine| mine.drain.as_ref()).map(|drain| &drain.target) {
         Some(DrainTarget::Node { id, was }) => format!("; its Swarm node {id} was {was} before it was drained"),
@@ -103,7 +103,7 @@ pub fn ledger_behind(machine: &MachineName, message: &str) -> Blocked {
 
 /// A machine that is away and also needs review: it has to return first.
 #[must_use]
-pub fn away_in_doubt(row: &MachineRow, away: Blocked) -> Blocked {
+pub fn away_needs_review(row: &MachineRow, away: Blocked) -> Blocked {
     let Blocked { reason, message, clears_when } = away;
     let name = &row.name;
     let message = format!(

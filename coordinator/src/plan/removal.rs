@@ -145,7 +145,8 @@ fn goes_out(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Bl
 fn is_idle(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     maintenance::nothing_runs(view)?;
     let row = view.row;
-    let told = row.reach.is_some() && row.assigned.refused.is_none() && assign::wanted(snapshot.facts, view).is_some();
+    let told =
+        row.max_phase.is_some() && row.assigned.refused.is_none() && assign::wanted(snapshot.facts, view).is_some();
     if told && !assign::is_accepted(snapshot.facts, view) {
         return Err(blocked(
             Reason::Deciding,
@@ -214,8 +215,8 @@ pub fn waits(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<B
     if let Err(old) = safety::store_is_current(snapshot) {
         return Some(old);
     }
-    if snapshot.facts.meta.recovering && view.row.in_doubt && !view.row.revoked {
-        return super::blocked::silent(view).or_else(|| Some(recovery::in_doubt(view.row)));
+    if snapshot.facts.meta.recovering && view.row.needs_review && !view.row.revoked {
+        return super::blocked::silent(view).or_else(|| Some(recovery::needs_review(view.row)));
     }
     if snapshot.facts.meta.recovering {
         let others = || safety::gathered(snapshot).err();
@@ -249,7 +250,7 @@ pub fn is_moving(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool
 #[must_use]
 pub fn phase(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<&'static str> {
     let row = view.row.removal.as_ref()?;
-    let refused = view.update().is_some_and(|mine| mine.set_aside.is_some() || mine.stuck.is_some());
+    let refused = view.update().is_some_and(|mine| mine.deferral.is_some() || mine.stuck.is_some());
     let alone = row.policy != RemovalPolicy::Forced && (view.lost || view.row.revoked);
     Some(match () {
         () if row.aborting => "aborting",

@@ -37,10 +37,10 @@ pub fn by_whom(snapshot: &ClusterSnapshot<'_>) -> Option<String> {
             "what helps: {}; one that is not to be deployed at all is removed (`musterctl remove`)",
             for_each("describe machine", first)
         ),
-        Some(update) if matches!(update.wish, DesiredState::Pause { .. }) => {
+        Some(update) if matches!(update.desired, DesiredState::Pause { .. }) => {
             format!("it is paused: `musterctl resume {name}`, or, to do without the rest, `musterctl abort {name}`")
         }
-        Some(update) if matches!(update.wish, DesiredState::Abort) => {
+        Some(update) if matches!(update.desired, DesiredState::Abort) => {
             format!("it is being aborted, and ends when what it has taken is given back: `musterctl watch {cluster}`")
         }
         Some(_) => format!("to do without the rest: `musterctl abort {name}`"),

@@ -20,7 +20,7 @@ use cache::Cache;
 use super::{
     Limits,
     locks::Locks,
-    reboot::{patience_ms, rebooting},
+    reboot::{rebooting, timeout_ms},
 };
 use crate::facts::{
     ClusterRow, Facts, MachineLive, MachineRow, MachineUpdate, RolloutRow, UnprovenClaim, Unresolved, UpdateRow,
@@ -66,8 +66,8 @@ impl<'a> MachineView<'a> {
         let heard = live.and_then(|live| live.heard_mono_ms).unwrap_or(facts.live.started_mono_ms);
         let silent_ms = now.mono_ms.saturating_sub(heard);
         let rebooting = rebooting(row, items.unwrap_or_default());
-        let patience_ms = patience_ms(rebooting, limits);
-        let lost = row.host.is_some() && !row.revoked && silent_ms >= patience_ms;
+        let timeout_ms = timeout_ms(rebooting, limits);
+        let lost = row.host.is_some() && !row.revoked && silent_ms >= timeout_ms;
         debug_assert!(!connected || heard >= facts.live.started_mono_ms);
         Self { row, live, items, lost, rebooting }
     }
@@ -103,10 +103,10 @@ impl<'a> MachineView<'a> {
     /// The first item that needs an operator's decision, among the phases that its list covers.
     #[must_use]
     pub fn trouble(&self) -> Option<Progress<'a>> {
-        let reach = self.row.reach?;
+        let max_phase = self.row.max_phase?;
         Phase::ALL
             .iter()
-            .filter(|phase| **phase <= reach)
+            .filter(|phase| **phase <= max_phase)
             .map(|phase| self.progress(*phase))
             .find(|progress| matches!(progress, Progress::Failed(_) | Progress::Held(_)))
     }
@@ -127,7 +127,7 @@ impl<'a> MachineView<'a> {
     /// Does it count against the failure budget of its rollout? A late machine that only waits for a permit is exempt.
     #[must_use]
     pub fn counts_as_failure(&self) -> bool {
-        let given_up = self.update().and_then(|update| update.set_aside.as_ref()).is_some_and(|aside| aside.failed());
+        let given_up = self.update().and_then(|update| update.deferral.as_ref()).is_some_and(|aside| aside.failed());
         let late = |mine: &&MachineUpdate| mine.stuck.as_ref().is_some_and(|stuck| stuck.counts);
         let overdue = self.update().filter(late).is_some_and(|mine| mine.disturbed() || !self.awaits_permit());
         let lost = self.lost && self.row.slot.is_some() && !self.in_maintenance();
@@ -139,7 +139,7 @@ impl<'a> MachineView<'a> {
     #[must_use]
     pub fn has_given_up(&self) -> bool {
         let running = self.running().next().is_some();
-        let items = self.items.unwrap_or_default().iter().filter(|item| Some(item.phase) <= self.row.reach);
+        let items = self.items.unwrap_or_default().iter().filter(|item| Some(item.phase) <= self.row.max_phase);
         let first = items.map(|item| self.standing(item)).find(|standing| *standing != ItemProgress::Done);
         !running && first == Some(ItemProgress::Failed)
     }
@@ -148,11 +148,11 @@ impl<'a> MachineView<'a> {
     /// while it runs.
     #[must_use]
     pub fn all_done(&self) -> bool {
-        let reach = self.row.reach;
+        let max_phase = self.row.max_phase;
         let running = self.running().next().is_some();
         !running
-            && reach.is_some()
-            && Phase::ALL.iter().all(|p| Some(*p) > reach || self.progress(*p) == Progress::Done)
+            && max_phase.is_some()
+            && Phase::ALL.iter().all(|p| Some(*p) > max_phase || self.progress(*p) == Progress::Done)
     }
 
     /// Has it been Ready with its current deployment?
@@ -194,9 +194,9 @@ impl<'a> MachineView<'a> {
     /// The first item of the covered phases that is still open.
     #[must_use]
     pub fn next_open(&self) -> Option<&'a AssignedItem> {
-        let reach = self.row.reach?;
+        let max_phase = self.row.max_phase?;
         let items = self.items.ok()?;
-        items.iter().find(|item| item.phase <= reach && self.standing(item) != ItemProgress::Done)
+        items.iter().find(|item| item.phase <= max_phase && self.standing(item) != ItemProgress::Done)
     }
 
     /// Would this item disturb workloads? Only a machine that has been Ready has workloads.
@@ -216,7 +216,7 @@ impl<'a> MachineView<'a> {
     pub fn needs_permit(&self, item: &AssignedItem) -> bool {
         // Seeded bug: run open items on a machine in maintenance.
         let none_runs = |mine: &MachineUpdate| mine.maintenance.is_some() && !seeded_bug("run-in-maintenance");
-        let not_yet = |mine: &MachineUpdate| mine.only_added && !mine.adds(&item.name);
+        let not_yet = |mine: &MachineUpdate| mine.hooks_only && !mine.adds(&item.name);
         let waits = |mine: &MachineUpdate| none_runs(mine) || not_yet(mine) || self.is_disruptive(item);
         let behind = || self.row.slot.is_some() && item.phase == Phase::Deploy && self.is_disruptive(item);
         self.row.removal.is_some() || self.update().map_or_else(behind, waits)
@@ -289,15 +289,15 @@ impl<'a> MachineView<'a> {
     /// since; another list ends the wait.
     #[must_use]
     pub fn waits_in_vain(&self) -> bool {
-        let may_start = self.row.slot.is_some() || self.row.reach == Some(Phase::Prepare);
+        let may_start = self.row.slot.is_some() || self.row.max_phase == Some(Phase::Prepare);
         self.waits_for_inputs() && !may_start
     }
 
     /// Is the machine at work, as far as is known? False for a revoked machine: it stays silent for good.
     #[must_use]
     pub fn in_flight(&self) -> bool {
-        let reach = self.row.reach;
-        let may_run = self.row.slot.is_some() || reach == Some(Phase::Prepare);
+        let max_phase = self.row.max_phase;
+        let may_run = self.row.slot.is_some() || max_phase == Some(Phase::Prepare);
         let unanswered = self.row.slot.is_some() && self.row.assigned.accepted != self.row.assigned.generation;
         let at_work = (!self.all_done() && !self.is_withheld()) || unanswered;
         let known = self.trouble().is_none() && !self.lost && !self.row.revoked && !self.in_maintenance();

@@ -223,9 +223,9 @@ pub fn concerns(cluster: &ClusterRow, row: &MachineRow, phase: Phase) -> bool {
 pub fn disturbs(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
     let maintained = view.update().is_some_and(|mine| mine.maintenance.is_some());
     let maintained = maintained && !view.is_let_go();
-    let only_added = view.update().is_some_and(|mine| mine.only_added);
+    let hooks_only = view.update().is_some_and(|mine| mine.hooks_only);
     maintained
-        || !only_added
+        || !hooks_only
             && view.items.unwrap_or_default().iter().any(|item| {
                 concerns(snapshot.cluster, view.row, item.phase)
                     && view.is_disruptive(item)
@@ -244,7 +244,7 @@ pub fn is_current(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, asks_t
 /// Has it yet to prepare for the version it goes to? Who goes into maintenance stays at the one it has.
 fn is_untouched(view: &MachineView<'_>) -> bool {
     let stays = view.update().is_some_and(|mine| mine.maintenance.is_some());
-    !stays && view.row.slot.is_none() && view.row.reach != Some(Phase::Prepare)
+    !stays && view.row.slot.is_none() && view.row.max_phase != Some(Phase::Prepare)
 }
 
 fn prepare_grants(snapshot: &ClusterSnapshot<'_>) -> Vec<Step> {
@@ -293,7 +293,7 @@ fn slot_grant(snapshot: &ClusterSnapshot<'_>) -> Option<Step> {
 pub fn earlier_on_its_way<'a>(snapshot: &ClusterSnapshot<'a>, view: &MachineView<'_>) -> Option<&'a MachineName> {
     let mut earlier = targets(snapshot).take_while(|other| other.row.name != view.row.name);
     let earlier = earlier.find(|other| {
-        let aside = other.update().is_some_and(|mine| mine.set_aside.is_some());
+        let aside = other.update().is_some_and(|mine| mine.deferral.is_some());
         // Else both would wait: that one lets whoever makes the swarm go first.
         let waits = swarm::waits_for_maker(snapshot.facts, other.row).is_some();
         other.row.slot.is_none() && !aside && !waits && other.available() && !other.is_stopped()
@@ -304,10 +304,10 @@ pub fn earlier_on_its_way<'a>(snapshot: &ClusterSnapshot<'a>, view: &MachineView
 /// Nothing else can go on, some came to their end since the last time, and others wait aside.
 fn may_try_again(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> bool {
     let deferred = |view: &&MachineView<'_>| {
-        view.update().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed())
+        view.update().and_then(|mine| mine.deferral.as_ref()).is_some_and(|aside| !aside.failed())
     };
     let is_wanted =
-        update.wish == DesiredState::Go && update.finished_in_round > 0 && targets(snapshot).any(|p| deferred(&p));
+        update.desired == DesiredState::Go && update.finished_in_round > 0 && targets(snapshot).any(|p| deferred(&p));
     if !is_wanted || safety::may_start_anything(snapshot).is_err() {
         return false;
     }

@@ -76,7 +76,7 @@ fn planned(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, phase: Phase)
 /// Why a machine that needs no help does not begin this phase now: it is at work on an earlier phase, or it is Ready
 /// before the last control machine is.
 fn not_so_far(view: &MachineView<'_>, phase: Phase) -> Option<Blocked> {
-    let at_work_on = view.row.reach.filter(|reach| *reach < phase && view.update().is_none())?;
+    let at_work_on = view.row.max_phase.filter(|max_phase| *max_phase < phase && view.update().is_none())?;
     if view.ready_once() {
         let message = "not every control machine is Ready yet: the set of them is not complete";
         return Some(safety::blocked(Reason::WaitingForControl, message, "the last control machine is Ready"));

@@ -126,8 +126,8 @@ impl Service for Fleet {
             return Err(Status::failed_precondition(message));
         }
         let (clusters, machines) = (manifest.clusters, manifest.machines);
-        let wish = DesiredState::Apply { clusters, machines, dry_run: request.dry_run };
-        let changes = self.act(&peer, wish).await?.into_inner().lines;
+        let desired = DesiredState::Apply { clusters, machines, dry_run: request.dry_run };
+        let changes = self.act(&peer, desired).await?.into_inner().lines;
         Ok(Response::new(wire::ApplyResponse { changes, faults: Vec::new() }))
     }
 
@@ -239,7 +239,7 @@ impl Service for Fleet {
             annotation(name, value)?;
         }
         let (set, remove) = (request.set, request.remove);
-        let wish = match request.kind.as_str() {
+        let desired = match request.kind.as_str() {
             "machine" => DesiredState::AnnotateMachine { machine: self.machine(&peer, request.name)?, set, remove },
             "cluster" => {
                 let cluster = cluster_name(request.name)?;
@@ -248,7 +248,7 @@ impl Service for Fleet {
             }
             _ => return Err(Status::invalid_argument("kind: expected cluster or machine")),
         };
-        self.act(&peer, wish).await
+        self.act(&peer, desired).await
     }
 
     async fn create_token(
@@ -269,7 +269,7 @@ impl Service for Fleet {
             )));
         }
         let new = NewToken::make(&self.ca.pin())?;
-        let wish = DesiredState::CreateToken {
+        let desired = DesiredState::CreateToken {
             id: new.id.clone(),
             secret_sha256: ItemHash(new.secret_sha256),
             cluster,
@@ -278,7 +278,7 @@ impl Service for Fleet {
             ttl_ms: Some(request.ttl_ms).filter(|ms| *ms != 0),
             uses: Some(request.uses).filter(|uses| *uses != 0),
         };
-        match self.ask(&peer, wish).await? {
+        match self.ask(&peer, desired).await? {
             Reply::Token { expires_at_ms, uses } => {
                 Ok(Response::new(wire::CreateTokenResponse { token: new.text, id: new.id, expires_at_ms, uses }))
             }

@@ -254,13 +254,13 @@ impl Sessions {
         (id, epoch): (MachineId, Epoch),
         op: SwarmOp,
         asker: Asker,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<SwarmReply, SwarmFailure> {
         let pending = self.0.swarm.open(id, epoch, op, asker)?;
         if !self.send(id, None, Body::SwarmCall((&pending.call).into())) {
             pending.unsent();
         }
-        pending.answer(patience).await
+        pending.answer(time_limit).await
     }
 
     /// Questions of the engine, for the task that asks them. None: they are already taken.

@@ -89,10 +89,10 @@ pub(super) struct Pending<'a> {
 
 impl Pending<'_> {
     /// Wait for the answer; a missing one becomes a failure.
-    pub(super) async fn answer(mut self, patience: Duration) -> Answer {
-        let late = || failure(SwarmFailureCode::Timeout, format!("no answer within {} s", patience.as_secs_f32()));
+    pub(super) async fn answer(mut self, time_limit: Duration) -> Answer {
+        let late = || failure(SwarmFailureCode::Timeout, format!("no answer within {} s", time_limit.as_secs_f32()));
         let gone = || failure(SwarmFailureCode::Engine, "the machine is not connected".to_owned());
-        match timeout(patience, &mut self.answered).await {
+        match timeout(time_limit, &mut self.answered).await {
             Ok(answer) => answer.unwrap_or_else(|_| Err(gone())),
             Err(_) => Err(late()),
         }
@@ -170,21 +170,21 @@ mod tests {
 
     const ID: MachineId = MachineId(Uuid::from_u128(1));
     const OTHER: MachineId = MachineId(Uuid::from_u128(2));
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-    async fn call(sessions: &Sessions, op: SwarmOp, patience: Duration) -> Result<SwarmReply, SwarmFailureCode> {
-        sessions.call_swarm((ID, Epoch(3)), op, Asker::Engine, patience).await.map_err(|failure| failure.code)
+    async fn call(sessions: &Sessions, op: SwarmOp, time_limit: Duration) -> Result<SwarmReply, SwarmFailureCode> {
+        sessions.call_swarm((ID, Epoch(3)), op, Asker::Engine, time_limit).await.map_err(|failure| failure.code)
     }
 
     /// Make a call; `agent` plays the agent's part.
     async fn called(
         op: SwarmOp,
-        patience: Duration,
+        time_limit: Duration,
         agent: impl FnOnce(&Sessions, u64, SwarmCall),
     ) -> Result<SwarmReply, SwarmFailureCode> {
         let sessions = Sessions::default();
         let (number, mut outgoing) = sessions.open(ID, Caller::nobody());
-        let answered = call(&sessions, op, patience);
+        let answered = call(&sessions, op, time_limit);
         let asked = async {
             match outgoing.next().await.expect("sent").expect("a message").body {
                 Some(Body::SwarmCall(call)) => agent(&sessions, number, SwarmCall::try_from(call).expect("a call")),
@@ -200,7 +200,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_reaches_its_caller() {
-        let got = called(SwarmOp::Nodes, PATIENCE, |sessions, _, call| {
+        let got = called(SwarmOp::Nodes, TIME_LIMIT, |sessions, _, call| {
             assert_eq!((call.epoch, call.op), (Epoch(3), SwarmOp::Nodes));
             assert_eq!(call.id >> COUNT_BITS, 3, "no later coordinator gives the same id");
             sessions.swarm_answered(OTHER, answer(call.id, SwarmReply::Done));
@@ -215,7 +215,7 @@ mod tests {
     async fn what_does_not_answer_the_question_is_a_failure() {
         let node = muster_proto::model::SwarmId::new("n1").expect("an id");
         let op = SwarmOp::SetAvailability { node, availability: SwarmAvailability::Drain };
-        let got = called(op, PATIENCE, |sessions, _, call| {
+        let got = called(op, TIME_LIMIT, |sessions, _, call| {
             sessions.swarm_answered(ID, answer(call.id, SwarmReply::Nodes(Vec::new())));
         });
         assert_eq!(got.await, Err(SwarmFailureCode::Engine));
@@ -258,10 +258,10 @@ mod tests {
     async fn no_answer_is_a_failure() {
         let silent = called(SwarmOp::Info, Duration::from_millis(1), |_, _, _| {});
         assert_eq!(silent.await, Err(SwarmFailureCode::Timeout));
-        let gone = called(SwarmOp::Info, PATIENCE, |sessions, number, _| {
+        let gone = called(SwarmOp::Info, TIME_LIMIT, |sessions, number, _| {
             sessions.end(ID, number, tonic::Status::unavailable("gone"));
         });
         assert_eq!(gone.await, Err(SwarmFailureCode::Engine));
-        assert_eq!(call(&Sessions::default(), SwarmOp::Info, PATIENCE).await, Err(SwarmFailureCode::Engine));
+        assert_eq!(call(&Sessions::default(), SwarmOp::Info, TIME_LIMIT).await, Err(SwarmFailureCode::Engine));
     }
 }

@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// Timeout forevery step; only a bug takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 /// Credentials in the record of every [`World`].
 const PEOPLE: [&str; 11] = [
@@ -128,7 +128,7 @@ impl World {
                 }],
                 revoked_at_ms: None,
             };
-            world.wish(DesiredState::RecordCredentials(row)).await;
+            world.desired(DesiredState::RecordCredentials(row)).await;
         }
         let files = vec![muster_proto::wire::ManifestFile { name: "m".to_owned(), text: MANIFEST.to_owned() }];
         let applied = world
@@ -154,7 +154,7 @@ impl World {
         let (facts, now_ms) = (self.engine.facts(), self.engine.now().wall_ms);
         let known = facts.credentials.get(&peer.to_string()).map(|row| &**row);
         let (credentials, row) = Credentials::issue(&self.ca, "", (&peer, HOUR), known, now_ms).expect("issued");
-        self.wish(DesiredState::RecordCredentials(row)).await;
+        self.desired(DesiredState::RecordCredentials(row)).await;
         Identity { certificate_pem: credentials.certificate, key_pem: credentials.key }
     }
 
@@ -184,14 +184,14 @@ impl World {
         AgentLinkClient::new(self.channel(Some(identity)).await)
     }
 
-    async fn wish(&self, request: DesiredState) -> Reply {
+    async fn desired(&self, request: DesiredState) -> Reply {
         self.engine.submit(Input::Operator { actor: "operator/test".to_owned(), request }).await.expect("granted")
     }
 
     /// A token for control machines of a cluster.
     async fn token(&self, cluster: &str, machine: Option<&str>, uses: Option<u32>, ttl_ms: u64) -> NewToken {
         let token = NewToken::make(&self.ca.pin()).expect("a token");
-        self.wish(DesiredState::CreateToken {
+        self.desired(DesiredState::CreateToken {
             id: token.id.clone(),
             secret_sha256: ItemHash(token.secret_sha256),
             cluster: muster_proto::model::ClusterName::new(cluster).expect("a name"),
@@ -230,5 +230,5 @@ fn request() -> (KeyPair, Vec<u8>) {
 }
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
+    tokio::time::timeout(TIME_LIMIT, what).await.expect("it takes too long")
 }

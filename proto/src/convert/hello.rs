@@ -25,7 +25,7 @@ pub struct Hello {
     /// Highest event acknowledged so far.
     pub acked_seq: Seq,
     /// Highest phase in the accepted assignment.
-    pub reach: Option<Phase>,
+    pub max_phase: Option<Phase>,
     /// Status of every item slot.
     pub statuses: Vec<ItemStatus>,
     /// Facts of the machine.
@@ -49,7 +49,7 @@ impl From<&Hello> for wire::Hello {
             epoch: hello.epoch.0,
             generation: hello.generation.0,
             acked_seq: hello.acked_seq.0,
-            reach: wire_phase(hello.reach),
+            max_phase: wire_phase(hello.max_phase),
             statuses: hello.statuses.iter().map(Into::into).collect(),
             facts: Some((&hello.facts).into()),
             busy: hello.busy,
@@ -71,9 +71,9 @@ impl TryFrom<wire::Hello> for Hello {
         if wire.statuses.len() > ITEMS_MAX {
             return Err(WireError::new("hello.statuses", "too many"));
         }
-        let reach = phase("hello.reach", wire.reach)?;
-        if wire.generation == 0 && reach.is_some() {
-            return Err(WireError::new("hello.reach", "without an assignment there is none"));
+        let max_phase = phase("hello.max_phase", wire.max_phase)?;
+        if wire.generation == 0 && max_phase.is_some() {
+            return Err(WireError::new("hello.max_phase", "without an assignment there is none"));
         }
         let statuses: Vec<ItemStatus> = wire.statuses.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
         let names: BTreeSet<&ItemName> = statuses.iter().map(|status| &status.name).collect();
@@ -87,7 +87,7 @@ impl TryFrom<wire::Hello> for Hello {
             epoch: Epoch(count("hello.epoch", wire.epoch)?),
             generation: Generation(count("hello.generation", wire.generation)?),
             acked_seq: Seq(count("hello.acked_seq", wire.acked_seq)?),
-            reach,
+            max_phase,
             statuses,
             facts: HostFacts::try_from(wire.facts.ok_or(WireError::new("hello.facts", "missing"))?)?,
             busy: wire.busy,

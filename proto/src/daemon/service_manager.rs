@@ -64,7 +64,7 @@ impl Watchdog {
 
     /// How long the loop may wait for work. None: forever.
     #[must_use]
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn time_limit(&self) -> Option<Duration> {
         let every = self.every?;
         Some(self.fed_at.map_or(Duration::ZERO, |fed_at| every.saturating_sub(fed_at.elapsed())))
     }

@@ -352,7 +352,7 @@ impl Assignment {
 
     /// The highest phase in the list, if it has items.
     #[must_use]
-    pub fn reach(&self) -> Option<Phase> {
+    pub fn max_phase(&self) -> Option<Phase> {
         self.items.iter().map(|item| item.phase).max()
     }
 }

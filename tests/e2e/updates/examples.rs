@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use muster_tests::fleet::{
-    PATIENCE,
+    TIME_LIMIT,
     programs::{self, Programs, Ran},
     wait_for,
 };
@@ -36,7 +36,7 @@ fn start(place: &Place, command: &mut Command) -> Result<Running> {
     let log = fs::OpenOptions::new().create(true).append(true).open(place.dir().join("example.log"))?;
     command.arg(place.dir().join("controller.toml")).arg("demo").args(MACHINES);
     let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
-    wait_for("its locks, all active", PATIENCE, || {
+    wait_for("its locks, all active", TIME_LIMIT, || {
         let active = place.items("locks", "/status/state")?.iter().filter(|state| *state == "active").count();
         Ok((active == MACHINES.len() + 1).then_some(()))
     })?;
@@ -53,21 +53,21 @@ fn lets_an_update_through(example: impl Fn(&Place) -> Result<Command>) -> Result
         let named = place.items("locks", "/metadata/name")?.into_iter().zip(place.items("locks", "/status/state")?);
         Ok(named.into_iter().find(|(lock, _)| *lock == format!("toy-{name}")).map(|(_, state)| state))
     };
-    wait_for("control-1 let go", PATIENCE, || {
+    wait_for("control-1 let go", TIME_LIMIT, || {
         Ok((state_of("control-1")?.as_deref() == Some("inactive")).then_some(()))
     })?;
     running.0.kill()?;
     running.0.wait()?;
-    wait_for("the request of control-1 gone", PATIENCE, || {
+    wait_for("the request of control-1 gone", TIME_LIMIT, || {
         let requests = place.items("requests", "/metadata/name")?;
         Ok((!requests.is_empty() && !requests.iter().any(|name| name == "control-1")).then_some(()))
     })?;
     assert_eq!(state_of("control-1")?.as_deref(), Some("inactive"), "nobody is there to give it back");
     running = start(&place, &mut example(&place)?).context("started again")?;
-    let status = wait_for("the update's end", PATIENCE, || Ok(update.try_wait()?))?;
+    let status = wait_for("the update's end", TIME_LIMIT, || Ok(update.try_wait()?))?;
     let said = fs::read_to_string(place.dir().join("example.log"))?;
     assert!(status.success(), "{status}\n{said}");
-    wait_for("every lock active again", PATIENCE, || {
+    wait_for("every lock active again", TIME_LIMIT, || {
         let states = place.items("locks", "/status/state")?;
         Ok(states.iter().all(|state| state == "active").then_some(()))
     })?;
@@ -82,7 +82,7 @@ fn renews_its_certificate(place: &Place, command: &mut Command) -> Result<()> {
     place.credentials(&["--lifetime", "20s"])?;
     let given = fs::read_to_string(&file)?;
     let running = start(place, command)?;
-    let renewed = wait_for("renewed credentials in the file", PATIENCE, || {
+    let renewed = wait_for("renewed credentials in the file", TIME_LIMIT, || {
         Ok(Some(fs::read_to_string(&file)?).filter(|text| *text != given))
     })?;
     assert_eq!(file.metadata()?.permissions().mode() & 0o777, 0o600);
@@ -94,7 +94,7 @@ fn renews_its_certificate(place: &Place, command: &mut Command) -> Result<()> {
         programs::run(command.arg("--config").arg(path).arg("version"))
     };
     config(&old)?.exits(0).context("the former certificate stays valid")?;
-    wait_for("the end of the former certificate", PATIENCE, || Ok((config(&old)?.exits(0).is_err()).then_some(())))?;
+    wait_for("the end of the former certificate", TIME_LIMIT, || Ok((config(&old)?.exits(0).is_err()).then_some(())))?;
     let said = fs::read_to_string(place.dir().join("example.log"))?;
     let released = place.ctl(&["locks", "release", "toy", "--cluster", "demo", "--yes"])?;
     released.exits(4).and_then(|ran| ran.says(&["ControllerConnected"])).with_context(|| said)?;

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use muster_tests::fleet::{
-    PATIENCE, processes,
+    TIME_LIMIT, processes,
     programs::{self, Programs, Ran},
     wait_for,
 };
@@ -77,7 +77,7 @@ impl Place {
         command.arg("--effects").arg(self.dir().join("effects.log")).args(words);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         // An update may take unguarded machines at once.
-        let guarded = wait_for("the controller's locks", PATIENCE, || {
+        let guarded = wait_for("the controller's locks", TIME_LIMIT, || {
             let locks = self.ctl(&["get", "locks"])?.ok()?;
             Ok(machines.split(',').all(|machine| locks.contains(&format!("toy-{machine} "))).then_some(()))
         });
@@ -135,7 +135,7 @@ impl Place {
             Ok(_) => Ok(Some(())),
             Err(_) => Ok((!Path::new(&format!("/proc/{pid}")).exists()).then_some(())),
         };
-        wait_for("the end of the coordinator", PATIENCE, gone)?;
+        wait_for("the end of the coordinator", TIME_LIMIT, gone)?;
         let mut command = Command::new(&coordinator);
         command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(())

@@ -30,13 +30,13 @@ pub(crate) fn of(got: Ran) -> Result<BTreeMap<String, Machine>> {
 /// # Errors
 /// Fails on timeout.
 pub(crate) fn wait(
-    (every, patience): (Duration, Duration),
+    (every, time_limit): (Duration, Duration),
     (name, what): (&str, &str),
     get: impl Fn() -> Result<Ran>,
     wanted: impl Fn(&Machine) -> bool,
 ) -> Result<Machine> {
     let mut last = None;
-    let seen = look_every(every, &format!("{name}: {what}"), patience, || {
+    let seen = look_every(every, &format!("{name}: {what}"), time_limit, || {
         last = get().and_then(of).ok().and_then(|mut machines| machines.remove(name));
         Ok(last.clone().filter(&wanted))
     });

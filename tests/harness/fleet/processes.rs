@@ -38,7 +38,7 @@ pub fn of_dir(dir: &Path) -> Result<Vec<Pid>> {
 /// # Errors
 /// Fails if a process survives.
 pub fn end_all(dir: &Path) -> Result<()> {
-    wait_for("the end of all processes of the fleet", super::PATIENCE, || {
+    wait_for("the end of all processes of the fleet", super::TIME_LIMIT, || {
         let left = of_dir(dir)?;
         for pid in &left {
             let _ = kill(*pid, Signal::SIGKILL); // it may have ended in the meantime

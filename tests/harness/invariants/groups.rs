@@ -24,7 +24,7 @@ impl Watcher {
             // Machines enter maintenance in any order.
             let ordered = row.update.as_ref().is_some_and(|part| part.maintenance.is_none());
             let before = workers().filter(|_| ordered).find(|other| {
-                let aside = other.row.update.as_ref().is_none_or(|part| part.set_aside.is_some());
+                let aside = other.row.update.as_ref().is_none_or(|part| part.deferral.is_some());
                 let unreachable = other.row.slot.is_none() && (other.lost || other.row.revoked);
                 !aside && !unreachable && index(spec, other.row) < index(spec, row)
             });

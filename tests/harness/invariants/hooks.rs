@@ -52,7 +52,7 @@ impl Watcher {
             if has_begun(facts, rollout, update) && self.seen.hooks.begun.insert(run(rollout)) {
                 self.before_is_done(facts, rollout, update)?;
             }
-            let over = rollout.finished_at_ms.is_some() && update.wish != DesiredState::Abort;
+            let over = rollout.finished_at_ms.is_some() && update.desired != DesiredState::Abort;
             if over && self.seen.hooks.ended.insert(run(rollout)) {
                 self.all_was_started(facts, rollout, update)?;
             }
@@ -136,10 +136,10 @@ fn all(update: &UpdateRow) -> impl Iterator<Item = (&MachineName, &Added)> {
 /// Has anything beyond the hooks before the update been requested, granted or assigned?
 fn has_begun(facts: &Facts, rollout: &RolloutRow, update: &UpdateRow) -> bool {
     let begun = |row: &MachineRow| {
-        let part = row.update.as_ref().filter(|part| !part.only_added);
+        let part = row.update.as_ref().filter(|part| !part.hooks_only);
         row.rollout.as_ref() == Some(&rollout.name)
             && part.is_some()
-            && (row.slot.is_some() || row.reach == Some(Phase::Prepare))
+            && (row.slot.is_some() || row.max_phase == Some(Phase::Prepare))
     };
     rollout.finished_at_ms.is_none() && (update.request.is_some() || facts.machines.values().any(|row| begun(row)))
 }

@@ -28,19 +28,19 @@ pub(super) fn waits_for_an_update(row: &MachineRow) -> bool {
 /// Items of a machine's list that its own completion depends on. A machine that came back for a hook after the update
 /// had completed before, perhaps in the same step that ended its own part.
 pub(super) fn own<'i>(items: &'i [AssignedItem], row: &MachineRow) -> impl Iterator<Item = &'i AssignedItem> {
-    let back = row.update.as_ref().filter(|part| part.only_added);
+    let back = row.update.as_ref().filter(|part| part.hooks_only);
     let reconfigured = row.control_sets.contains_key(&Phase::Reconfigure);
     let end = if reconfigured { Phase::Reconfigure } else { Phase::Deploy };
-    let reach = if back.is_some() { Some(end) } else { row.reach };
+    let max_phase = if back.is_some() { Some(end) } else { row.max_phase };
     let hooks: BTreeSet<&str> = back.iter().flat_map(|part| &part.added).map(Added::item_name).collect();
-    items.iter().filter(move |item| Some(item.phase) <= reach && !hooks.contains(item.name.as_str()))
+    items.iter().filter(move |item| Some(item.phase) <= max_phase && !hooks.contains(item.name.as_str()))
 }
 
 /// Is a final failure recorded?
 pub(super) fn failed_for_good(facts: &Facts, row: &MachineRow) -> bool {
     let Some(items) = facts.live.machines.get(&row.name).and_then(|live| live.items.as_ref()) else { return false };
     let Ok(items) = &items.resolved else { return false };
-    items.iter().filter(|item| Some(item.phase) <= row.reach).any(|item| {
+    items.iter().filter(|item| Some(item.phase) <= row.max_phase).any(|item| {
         let verdict = row.verdicts.get(&item.name).filter(|verdict| verdict.hash == item.hash);
         let cleared = verdict.map_or(0, |verdict| verdict.cleared_attempts);
         let left_out = verdict.is_some_and(|verdict| verdict.left_out.is_some());

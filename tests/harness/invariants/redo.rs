@@ -24,7 +24,7 @@ impl Watcher {
             if items.is_empty() {
                 continue;
             }
-            if row.ready_at.is_some() && !row.in_doubt && !facts.meta.recovering {
+            if row.ready_at.is_some() && !row.needs_review && !facts.meta.recovering {
                 let again = |item: &&AssignedItem| self.dropped.contains(&(id, item.name.clone(), item.hash));
                 let taken = |item: &&AssignedItem| view.standing(item) == ItemProgress::Done && !is_left_out(row, item);
                 if let Some(item) = items.iter().find(|item| again(item) && taken(item)) {
@@ -38,7 +38,7 @@ impl Watcher {
             let gone: Vec<_> = gone.collect();
             if row.ready_at.is_some() {
                 self.dropped.extend(gone);
-                for item in row.given.iter().flatten().filter(|item| is_gone(item)) {
+                for item in row.assigned_items.iter().flatten().filter(|item| is_gone(item)) {
                     self.out_since.insert((id, item.clone()), row.assigned.generation);
                 }
             }

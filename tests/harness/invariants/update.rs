@@ -104,7 +104,7 @@ impl Watcher {
             self.removal_was_heard_of(facts, row, now)?;
         }
         // Permits in a restored copy expired long ago.
-        for row in facts.machines.values().filter(|row| !row.in_doubt) {
+        for row in facts.machines.values().filter(|row| !row.needs_review) {
             let permit = row.update.as_ref().and_then(|update| update.permit.as_ref()).map(|permit| permit.number);
             let Some(number) = permit.filter(|number| self.seen.permits.get(&row.name) != Some(number)) else {
                 continue;
@@ -163,7 +163,7 @@ impl Watcher {
         for row in facts.machines.values().filter(|row| current && !let_go(row)) {
             let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name));
             let update =
-                rollout.and_then(|rollout| rollout.update.as_ref()).filter(|update| update.wish == DesiredState::Go);
+                rollout.and_then(|rollout| rollout.update.as_ref()).filter(|update| update.desired == DesiredState::Go);
             let (Some(update), Some(mine)) = (update, &row.update) else { continue };
             let Some(deadlines) = facts.spec_of(row).map(|spec| spec.update_deadlines) else { continue };
             let stages = [
@@ -179,7 +179,7 @@ impl Watcher {
                 Some((stage, known.started_at_ms.max(update.resumed_at_ms) + after_ms))
             });
             let Some((stage, late_at_ms)) = under_way else { continue };
-            if now.wall_ms >= late_at_ms && mine.stuck.is_none() && mine.set_aside.is_none() {
+            if now.wall_ms >= late_at_ms && mine.stuck.is_none() && mine.deferral.is_none() {
                 return Err(self.violation("stuck", format!("{} is late at {stage:?}, and says nothing", row.name)));
             }
         }
@@ -329,7 +329,7 @@ impl Watcher {
             return Err(self.violation("4", detail));
         }
         // A restored copy may lack the request.
-        let known = row.filter(|row| !row.in_doubt);
+        let known = row.filter(|row| !row.needs_review);
         if known.is_some_and(|row| row.update.as_ref().is_some_and(|update| update.request.is_none())) {
             return Err(
                 self.violation("4", format!("{}: {key} started, and no maintenance is requested", machine.name))
@@ -341,7 +341,8 @@ impl Watcher {
     /// A machine reboots in an update only if its scope allows it.
     pub fn may_reboot(&self, machine: &Machine, facts: Option<&Facts>) -> Checked {
         // A restored copy may have another update than the one that it reboots in.
-        let row = facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some() && !row.in_doubt);
+        let row =
+            facts.and_then(|facts| facts.by_id(machine.id)).filter(|row| row.update.is_some() && !row.needs_review);
         let rollout = row.and_then(|row| facts?.rollouts.get(row.rollout.as_ref()?));
         match rollout.and_then(|rollout| rollout.update.as_ref()) {
             Some(update) if update.scope == Scope::Drain => {

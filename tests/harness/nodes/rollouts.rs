@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use muster_proto::resource::Rollout;
 
-use super::{ASK_EVERY, Nodes, PATIENCE};
+use super::{ASK_EVERY, Nodes, TIME_LIMIT};
 use crate::fleet::look_every;
 
 impl Nodes {
@@ -27,7 +27,7 @@ impl Nodes {
     /// Fails on timeout.
     pub fn wait_update(&self, cluster: &str, what: &str, wanted: impl Fn(&Rollout) -> bool) -> Result<Rollout> {
         let mut last = None;
-        let seen = look_every(ASK_EVERY, &format!("the update of {cluster}: {what}"), PATIENCE, || {
+        let seen = look_every(ASK_EVERY, &format!("the update of {cluster}: {what}"), TIME_LIMIT, || {
             last = self.update_of(cluster).ok().flatten();
             Ok(last.clone().filter(&wanted))
         });

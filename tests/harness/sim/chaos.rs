@@ -60,8 +60,8 @@ impl World {
         self.later(pause, Event::Operate);
         while self.next_event(until)? {
             self.late_list();
-            self.keep_appointment()?;
-            self.use_moment()?;
+            self.intervene()?;
+            self.inject_targeted_fault()?;
             if self.rng.permille(self.plan.fault_permille) {
                 self.fault()?;
                 self.engine_fault();

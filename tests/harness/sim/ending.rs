@@ -85,8 +85,8 @@ impl World {
             if !self.next_event(until)? {
                 break;
             }
-            self.keep_appointment()?;
-            self.use_moment()?;
+            self.intervene()?;
+            self.inject_targeted_fault()?;
             if quiet.0 != self.commits || running {
                 quiet = (self.commits, self.at);
                 // An operator's request may have yet to start something.

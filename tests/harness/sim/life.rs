@@ -1,6 +1,6 @@
 //! The runs of a seed, each from beginning to end.
 
-use super::{Plan, World, situations::Reached};
+use super::{Plan, World, coverage::Reached};
 use crate::{invariants::Violation, rng::Rng};
 
 /// Runs one seed. If it has an update, runs it a second time with an operator who targets a stage of the update.

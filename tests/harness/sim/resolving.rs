@@ -60,7 +60,7 @@ impl World {
     fn look_at_nodes(&mut self) {
         let rows = self.facts().map(|facts| facts.machines.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
         let updating = self.plan.update;
-        for row in rows.iter().filter(|row| updating && row.update.is_none() && !row.in_doubt) {
+        for row in rows.iter().filter(|row| updating && row.update.is_none() && !row.needs_review) {
             self.serve_again(&row.name);
         }
     }
@@ -126,8 +126,8 @@ impl World {
         for name in foreign {
             self.leave_swarm(&name);
         }
-        for wish in wishes {
-            self.operator(wish)?.ok();
+        for desired in wishes {
+            self.operator(desired)?.ok();
         }
         self.note_skips();
         for name in dead {
@@ -267,7 +267,7 @@ impl Reading<'_> {
     fn of_state(&self, advice: &mut Advice) -> bool {
         let machine = self.view.row.name.clone();
         match self.blocked.reason {
-            Reason::RecoveredInDoubt if self.view.row.in_doubt => advice.doubted.push(machine),
+            Reason::RecoveredInDoubt if self.view.row.needs_review => advice.doubted.push(machine),
             Reason::NotUpToDate => advice.behind = true,
             Reason::InMaintenance => advice.wishes.push(Request::LeaveMaintenance { machine }),
             _ => return false,

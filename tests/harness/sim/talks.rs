@@ -56,8 +56,8 @@ impl World {
 
     fn go_on_talking(&mut self, id: MachineId, mut next: Next) -> Result<(), Violation> {
         loop {
-            let (machine, op, patience_ms) = match next {
-                Next::Ask { machine, op, patience_ms } => (machine, op, patience_ms),
+            let (machine, op, timeout_ms) = match next {
+                Next::Ask { machine, op, timeout_ms } => (machine, op, timeout_ms),
                 Next::Record(entry) => {
                     let node = entry.node.clone();
                     let kept = self.ask(Input::NodeLeftBehind { id, entry })?;
@@ -90,7 +90,7 @@ impl World {
             if let Some((index, session)) = reached {
                 let what = Said::SwarmCall(SwarmCall { id: call, epoch, op });
                 self.carry(Parcel { index, id: machine, session, what });
-                self.later(patience_ms, Event::SwarmSilent(id, call));
+                self.later(timeout_ms, Event::SwarmSilent(id, call));
                 return Ok(());
             }
             let failure = SwarmFailure { code: SwarmFailureCode::Engine, message: "not connected".to_owned() };

@@ -132,7 +132,7 @@ impl World {
 
     /// The coordinator makes a query for one of its drains.
     pub(crate) fn ask_swarm(&mut self, question: SwarmQuestion) -> Result<(), Violation> {
-        let SwarmQuestion { number, about, agent, op, patience_ms } = question;
+        let SwarmQuestion { number, about, agent, op, timeout_ms } = question;
         self.may_drain(&op, true)?;
         self.may_demote(&about, &op)?;
         self.last_call += 1;
@@ -140,11 +140,11 @@ impl World {
         self.questions.insert(call, (agent, about, number));
         let epoch = self.coordinator.as_ref().map(|core| core.facts().meta.epoch).unwrap_or_default();
         let connected = self.index_of(agent).zip(self.sessions.get(&agent).copied());
-        let patience_ms = if connected.is_some() { patience_ms } else { 0 };
+        let timeout_ms = if connected.is_some() { timeout_ms } else { 0 };
         if let Some((index, session)) = connected {
             self.carry(Parcel { index, id: agent, session, what: Said::SwarmCall(SwarmCall { id: call, epoch, op }) });
         }
-        self.later(patience_ms, Event::QuestionSilent(call));
+        self.later(timeout_ms, Event::QuestionSilent(call));
         Ok(())
     }
 

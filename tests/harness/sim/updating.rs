@@ -9,7 +9,7 @@ use muster_coordinator::{
 };
 use muster_proto::model::{ClusterSpec, MachineName, MachineSpec, MachineType, Scope};
 
-use super::{World, appointments, controllers::Controller, fate::Fate, manifest};
+use super::{World, controllers::Controller, fate::Fate, interventions, manifest};
 use crate::{invariants::Violation, rng::Rng};
 
 /// Permille of seeds in which items leave the manifest, and return.
@@ -37,8 +37,8 @@ impl World {
         }
         self.plan.fate = fate;
         self.chaos = true;
-        self.make_appointment();
-        self.await_moment();
+        self.plan_intervention();
+        self.choose_targeted_fault();
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl World {
             (Some(rollout), 6..=7) => ("update resumed", Request::Resume { rollout }),
             (Some(rollout), _) => ("update aborted", Request::Abort { rollout }),
         };
-        let at = self.facts().map(|facts| appointments::stages(facts, &name)).unwrap_or_default();
+        let at = self.facts().map(|facts| interventions::stages(facts, &name)).unwrap_or_default();
         if self.operator(request)?.is_ok() {
             self.count(what);
             self.count_at(what, &at);

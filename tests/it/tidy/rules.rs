@@ -55,8 +55,30 @@ const BRANCHES_ON_TEXT: &[&str] = &[
 
 /// Names that were words of our own. The right ones: `ClusterSnapshot`, `MachineView`, `Transaction`, `DesiredState`,
 /// `LockCommand`, `RolloutCommand`, `ItemOverride`, `Authenticator`, `FailedAttempts`, `Limiter`, `seeded_bug`.
-const OLD_NAMES: &[&str] =
-    &["Survey", "Draft", "Wish", "Guesses", "Seats", "SwarmLook", "planted", "kept_open", "distrust"];
+const OLD_NAMES: &[&str] = &[
+    "BlockNews",
+    "Draft",
+    "Guesses",
+    "News",
+    "Patience",
+    "Seats",
+    "Survey",
+    "SwarmLook",
+    "Wish",
+    "appointments",
+    "distrust",
+    "in_doubt",
+    "kept_open",
+    "knock",
+    "only_added",
+    "patience",
+    "patience_ms",
+    "planted",
+    "plants",
+    "set_aside",
+    "situations",
+    "wish",
+];
 
 /// Programs of operators.
 const CLIENTS: &[&str] = &["coordinator/demo/src", "coordinator/musterctl/src"];

@@ -18,14 +18,14 @@ use web::{Asked, Web, send, send_cut, send_file};
 mod web;
 
 /// Short retries for fast tests. The stall time is long, so that a server on a busy computer still passes.
-const HASTY: Patience = Patience {
+const HASTY: RetryPolicy = RetryPolicy {
     stall: Duration::from_secs(30),
     backoff: Duration::from_millis(1),
     passes: 3,
     asked: Duration::from_millis(1500),
 };
 /// Short stall time and one pass.
-const STRICT: Patience = Patience { stall: Duration::from_secs(1), passes: 1, ..HASTY };
+const STRICT: RetryPolicy = RetryPolicy { stall: Duration::from_secs(1), passes: 1, ..HASTY };
 
 fn body() -> Vec<u8> {
     (0..300_000_u32).flat_map(|n| n.to_le_bytes()).collect()
@@ -40,7 +40,7 @@ fn digest(body: &[u8]) -> String {
 struct Site {
     dir: tempfile::TempDir,
     params: Vec<(&'static str, String)>,
-    patience: Patience,
+    policy: RetryPolicy,
     proxies: Proxies,
 }
 
@@ -50,7 +50,7 @@ impl Site {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("sub/file").display().to_string();
         let params = vec![("url", urls.to_owned()), ("sha256", digest(body)), ("path", path)];
-        Self { dir, params, patience: HASTY, proxies: Proxies::default() }
+        Self { dir, params, policy: HASTY, proxies: Proxies::default() }
     }
 
     fn with(mut self, name: &'static str, value: &str) -> Self {
@@ -78,7 +78,7 @@ impl Site {
         let wanted = Wanted::of(&request, self.proxies.clone()).expect("good params");
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         let report = Report::new(writer, AttemptDir::new(self.dir.path().to_owned()));
-        let result = bring_about(&wanted, &self.patience, &report);
+        let result = bring_about(&wanted, &self.policy, &report);
         drop(report);
         let mut lines = String::new();
         reader.read_to_string(&mut lines).expect("lines");
@@ -367,7 +367,7 @@ fn a_slow_server_is_left_and_its_part_kept() {
             }
             mute(stream);
         });
-        let site = Site { patience: STRICT, ..Site::wanting(&body(), &web.url("/file")) };
+        let site = Site { policy: STRICT, ..Site::wanting(&body(), &web.url("/file")) };
         site.fails(true, "less than 16 KiB came in 1s");
         assert_eq!(fs::metadata(site.part()).is_ok_and(|part| part.len() >= 100_000), stage > 0);
     }
@@ -430,8 +430,8 @@ fn busy_mirror_does_not_delay_others() {
         _ => send_file(stream, asked, &body()),
     });
     let urls = format!("{} {}", busy.url("/a"), flaky.url("/b"));
-    let patience = Patience { asked: Duration::from_secs(3600), ..HASTY };
-    let site = Site { patience, ..Site::wanting(&body(), &urls) };
+    let policy = RetryPolicy { asked: Duration::from_secs(3600), ..HASTY };
+    let site = Site { policy, ..Site::wanting(&body(), &urls) };
     site.succeeds(&body());
     assert_eq!((busy.asked().len(), flaky.asked().len()), (1, 3));
 }

@@ -41,7 +41,7 @@ const HTML_PAGE: &str = "; it is an HTML page: a login or error page?";
 
 /// Timeouts and retries for slow and failing servers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct RetryPolicy {
     pub(super) stall: Duration,
     pub(super) backoff: Duration,
     pub(super) passes: u32,
@@ -49,7 +49,7 @@ pub(super) struct Patience {
     pub(super) asked: Duration,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     fn default() -> Self {
         Self { stall: STALL, backoff: BACKOFF, passes: PASSES_MAX, asked: ASKED_WAIT_MAX }
     }
@@ -182,7 +182,7 @@ impl Mirror<'_> {
 /// Everything for a request except its URL.
 struct Courier<'a> {
     wanted: &'a Wanted,
-    patience: &'a Patience,
+    policy: &'a RetryPolicy,
     report: &'a Report,
     runtime: Runtime,
     client: Client,
@@ -193,7 +193,7 @@ struct Courier<'a> {
 /// Completes the partial file so that it has the wanted digest.
 pub(super) fn transfer(
     wanted: &Wanted,
-    patience: &Patience,
+    policy: &RetryPolicy,
     part: &mut Part,
     report: &Report,
 ) -> Result<(), TransferError> {
@@ -202,11 +202,11 @@ pub(super) fn transfer(
     if !wanted.proxies.is_empty() {
         report.line(&format!("proxy: {}", wanted.proxies));
     }
-    let courier = Courier { wanted, patience, report, runtime, client, rootless };
+    let courier = Courier { wanted, policy, report, runtime, client, rootless };
     let mut mirrors: Vec<Mirror<'_>> =
         wanted.urls.iter().map(|url| Mirror { url, error: None, not_before: None }).collect();
     let mut passes = 0;
-    'passes: while passes < patience.passes {
+    'passes: while passes < policy.passes {
         let before = part.bytes();
         for mirror in mirrors.iter_mut().filter(|mirror| !mirror.is_given_up() && mirror.wait().is_zero()) {
             match courier.fetch_verified(mirror.url, part) {
@@ -214,7 +214,7 @@ pub(super) fn transfer(
                 Err(failure) => {
                     report.line(&format!("{}: {}", Shown::from(mirror.url), with_sources(&failure)));
                     let is_ours = matches!(failure, FetchError::Disk { .. });
-                    mirror.not_before = failure.asked_wait().map(|wait| Instant::now() + wait.min(patience.asked));
+                    mirror.not_before = failure.asked_wait().map(|wait| Instant::now() + wait.min(policy.asked));
                     mirror.error = Some(failure);
                     // A full local disk affects every mirror.
                     if is_ours {
@@ -226,8 +226,8 @@ pub(super) fn transfer(
         let usable = mirrors.iter().filter(|mirror| !mirror.is_given_up());
         let Some(asked) = usable.map(Mirror::wait).min() else { break };
         passes = if part.bytes() >= before + PROGRESS_BYTES_MIN { 1 } else { passes + 1 };
-        if passes < patience.passes {
-            let wait = asked + backoff(patience.backoff, passes);
+        if passes < policy.passes {
+            let wait = asked + backoff(policy.backoff, passes);
             courier.runtime.block_on(async { tokio::time::sleep(wait).await });
         }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     PackageError,
-    locks::{Locks, Patience},
+    locks::{Locks, TimeBudget},
     plan::{Plan, Seen, Wanted},
 };
 use crate::{
@@ -33,8 +33,8 @@ pub(super) struct Apt {
 }
 
 impl Apt {
-    pub(super) fn in_root(root: &Path, patience: Patience) -> Self {
-        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, patience) }
+    pub(super) fn in_root(root: &Path, budget: TimeBudget) -> Self {
+        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, budget) }
     }
 
     /// `apt-get`, `apt-cache` or `apt-mark`.

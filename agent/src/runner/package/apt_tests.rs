@@ -7,7 +7,7 @@ use super::*;
 use crate::runner::package::{
     manager::Manager,
     plan::Wanted,
-    trial::{Trial, patience, wants},
+    trial::{Trial, budget, wants},
 };
 
 /// An empty root, and a repository.
@@ -48,7 +48,7 @@ impl Machine {
         let repository = dir.path().join("repository");
         let sources = format!("deb [trusted=yes] file:{} ./\n", repository.display());
         fs::write(root.join("etc/apt/sources.list"), sources).expect("a file");
-        let apt = || Apt::in_root(&root, patience());
+        let apt = || Apt::in_root(&root, budget());
         let machine = Self { trial: Trial { dir, manager: Manager::Apt(apt()) }, apt: apt() };
         fs::create_dir_all(&repository).expect("a directory");
         let mut index = String::new();

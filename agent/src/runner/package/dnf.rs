@@ -14,7 +14,7 @@ use rpm_version::rpm_evr_compare;
 use super::{
     PackageError,
     going::Going,
-    locks::{Locks, Patience},
+    locks::{Locks, TimeBudget},
     plan::{Plan, Seen, Want, Wanted},
 };
 use crate::{
@@ -47,8 +47,8 @@ pub(super) struct Dnf {
 }
 
 impl Dnf {
-    pub(super) fn in_root(root: &Path, patience: Patience) -> Self {
-        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, patience), skips_unavailable: Cell::new(false) }
+    pub(super) fn in_root(root: &Path, budget: TimeBudget) -> Self {
+        Self { root: root.to_owned(), locks: Locks::below(root, &LOCKS, budget), skips_unavailable: Cell::new(false) }
     }
 
     /// Version of dnf, such as `4.14.0`.

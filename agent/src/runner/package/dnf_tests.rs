@@ -6,7 +6,7 @@ use std::fs;
 use super::*;
 use crate::runner::package::{
     manager::Manager,
-    trial::{Trial, make_dirs, patience, removes, wants},
+    trial::{Trial, budget, make_dirs, removes, wants},
 };
 
 /// A machine with a repository of these packages, `NAME VERSION`, each with additional lines of its spec.
@@ -28,7 +28,7 @@ fn machine(packages: &[(&str, &str)]) -> Trial {
     fs::write(&list, "").expect("a file");
     let settings = format!("[main]\nenabled = 1\nlocklist = {}\n", list.display());
     fs::write(plugins.join("versionlock.conf"), settings).expect("a file");
-    Trial { dir, manager: Manager::Dnf(Dnf::in_root(&root, patience())) }
+    Trial { dir, manager: Manager::Dnf(Dnf::in_root(&root, budget())) }
 }
 
 fn build(dir: &Path, package: &str, more: &str) {

@@ -28,14 +28,14 @@ const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Timeouts for waiting on others.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct TimeBudget {
     /// Longest single wait.
     pub(super) wait_max: Duration,
     /// Deadline of all waits.
     pub(super) until: Instant,
 }
 
-impl Patience {
+impl TimeBudget {
     /// Timeouts of an item that begins now with this time limit.
     pub(super) fn of(limit: Duration) -> Self {
         Self { wait_max: WAIT_MAX, until: Instant::now() + (limit - limit / REPORT_PART) }
@@ -50,19 +50,19 @@ impl Patience {
 /// Lock files of a package manager.
 pub(super) struct Locks {
     files: Vec<PathBuf>,
-    patience: Patience,
+    budget: TimeBudget,
 }
 
 impl Locks {
     /// These files below a root.
-    pub(super) fn below(root: &Path, files: &[&str], patience: Patience) -> Self {
-        Self { files: files.iter().map(|file| root.join(file)).collect(), patience }
+    pub(super) fn below(root: &Path, files: &[&str], budget: TimeBudget) -> Self {
+        Self { files: files.iter().map(|file| root.join(file)).collect(), budget }
     }
 
     /// Waits until all locks are free, and reports their holders.
     pub(super) fn wait(&self, report: &Report) -> Result<(), PackageError> {
         let began = Instant::now();
-        let deadline = began + self.patience.left(began);
+        let deadline = began + self.budget.left(began);
         while let Some((lock, holder)) = self.files.iter().find_map(|lock| holder(lock)) {
             report.line(&format!("waiting for {holder}, which has locked {}", lock.display()));
             let left = deadline.saturating_duration_since(Instant::now());
@@ -83,7 +83,7 @@ impl Locks {
         holder: impl Fn(&ProgramError) -> Option<(String, u32)>,
     ) -> Result<T, PackageError> {
         let began = Instant::now();
-        let deadline = began + self.patience.left(began);
+        let deadline = began + self.budget.left(began);
         loop {
             let error = match once() {
                 Ok(done) => return Ok(done),
@@ -151,12 +151,12 @@ mod tests {
     #[test]
     fn a_wait_ends_before_the_time_of_its_item() {
         for (limit_s, at_most_s) in [(20, 18), (10 * 60, 9 * 60), (30 * 60, 15 * 60)] {
-            let patience = Patience::of(Duration::from_secs(limit_s));
+            let budget = TimeBudget::of(Duration::from_secs(limit_s));
             // A short time has passed since.
             let now = Instant::now();
-            let left = patience.left(now).as_secs_f64();
+            let left = budget.left(now).as_secs_f64();
             assert!(left <= f64::from(at_most_s) && left > f64::from(at_most_s) - 5.0, "{left} s of {limit_s} s");
-            assert_eq!(patience.left(now + Duration::from_secs(limit_s)), Duration::ZERO, "all of it has passed");
+            assert_eq!(budget.left(now + Duration::from_secs(limit_s)), Duration::ZERO, "all of it has passed");
         }
     }
 }

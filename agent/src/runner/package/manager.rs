@@ -6,7 +6,7 @@ use super::{
     PackageError,
     apt::Apt,
     dnf::Dnf,
-    locks::Patience,
+    locks::TimeBudget,
     plan::{Plan, Seen, Wanted},
 };
 use crate::{exec_item::Report, runner::programs::ProgramError};
@@ -20,17 +20,17 @@ pub(super) enum Manager {
 impl Manager {
     /// Detects the machine's package manager. Each family can have the other's programs installed, but only Debian has
     /// packages in dpkg's record.
-    pub(super) fn of_this_machine(patience: Patience) -> Result<Self, PackageError> {
+    pub(super) fn of_this_machine(budget: TimeBudget) -> Result<Self, PackageError> {
         let root = Path::new("/");
         let has = |program: &str| ["usr/bin", "bin"].iter().any(|dir| root.join(dir).join(program).exists());
         let is_debian = fs::metadata(root.join("var/lib/dpkg/status")).is_ok_and(|record| record.len() > 0);
         if is_debian && has("apt-get") {
-            return Ok(Self::Apt(Apt::in_root(root, patience)));
+            return Ok(Self::Apt(Apt::in_root(root, budget)));
         }
         if !has("dnf") {
             return Err(PackageError::NoManager);
         }
-        let dnf = Dnf::in_root(root, patience);
+        let dnf = Dnf::in_root(root, budget);
         let version = dnf.version()?;
         if version.starts_with("4.") { Ok(Self::Dnf(dnf)) } else { Err(PackageError::UnknownDnf(version)) }
     }

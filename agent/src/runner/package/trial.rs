@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     bring_about,
-    locks::Patience,
+    locks::TimeBudget,
     manager::Manager,
     plan::{Want, Wanted},
 };
@@ -22,8 +22,8 @@ pub(super) struct Trial {
 }
 
 /// Short waits for other processes.
-pub(super) fn patience() -> Patience {
-    Patience { wait_max: Duration::from_millis(600), until: Instant::now() + Duration::from_secs(3600) }
+pub(super) fn budget() -> TimeBudget {
+    TimeBudget { wait_max: Duration::from_millis(600), until: Instant::now() + Duration::from_secs(3600) }
 }
 
 pub(super) fn wants(text: &str) -> Wanted {

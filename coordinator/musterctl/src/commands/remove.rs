@@ -12,7 +12,7 @@ use crate::{
     commands::{actions::show, update::Start},
     config::Context,
     errors::{Exit, Failure, not_this_version},
-    feed::{Feed, News, Subject},
+    feed::{Feed, FeedItem, Subject},
     name, terminal,
     view::machine_note as note,
 };
@@ -85,7 +85,7 @@ async fn follow(machine: &str, cluster: &str, context: &Context) -> Result<(), F
     let (mut seen, mut said) = (false, String::new());
     loop {
         match feed.next().await? {
-            News::Put { json, .. } => {
+            FeedItem::Put { json, .. } => {
                 seen = true;
                 let known: Machine = serde_json::from_slice(&json).map_err(not_this_version)?;
                 let note = note(&known, jiff::Timestamp::now());
@@ -100,11 +100,11 @@ async fn follow(machine: &str, cluster: &str, context: &Context) -> Result<(), F
                     }
                 }
             }
-            News::Deleted { .. } => return removed(machine),
-            News::Synced if !seen => return removed(machine),
-            News::Synced => {}
-            News::Lost(why) => terminal::say(&format!("connection lost ({why}); connecting again")),
-            News::Back => seen = false,
+            FeedItem::Deleted { .. } => return removed(machine),
+            FeedItem::Synced if !seen => return removed(machine),
+            FeedItem::Synced => {}
+            FeedItem::Lost(why) => terminal::say(&format!("connection lost ({why}); connecting again")),
+            FeedItem::Back => seen = false,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     client::Coordinator,
     config::{Config, Context},
     errors::{Exit, Failure, not_this_version},
-    feed::{Feed, News, Subject},
+    feed::{Feed, FeedItem, Subject},
     name, terminal,
     view::{self, Fleet, Verdict},
 };
@@ -73,7 +73,7 @@ pub async fn follow(config: Config, cluster: &str, screen: &mut Screen) -> Resul
     let mut ends_at: Option<Instant> = None;
     loop {
         tokio::select! {
-            news = feed.next() => watched.take(news?, screen)?,
+            item = feed.next() => watched.take(item?, screen)?,
             at = draw.tick() => {
                 screen.draw(&watched.fleet, Timestamp::now());
                 if ends_at.is_some_and(|ends_at| at >= ends_at) {
@@ -129,20 +129,20 @@ struct Watched {
 }
 
 impl Watched {
-    fn take(&mut self, news: News, screen: &mut Screen) -> Result<(), Failure> {
-        match news {
-            News::Put { kind, name, json, .. } => {
+    fn take(&mut self, item: FeedItem, screen: &mut Screen) -> Result<(), Failure> {
+        match item {
+            FeedItem::Put { kind, name, json, .. } => {
                 let lines = self.put(kind, &json, screen)?;
                 self.seen.insert(name);
                 // Before the first sync everything is new, and the summary covers it.
                 let lines = if self.synced { lines } else { Vec::new() };
                 lines.iter().try_for_each(|line| screen.line(line))
             }
-            News::Deleted { kind, name, .. } => {
+            FeedItem::Deleted { kind, name, .. } => {
                 self.forget(kind, &name);
                 screen.line(&printable(&format!("{} {name}: deleted", kind.singular())))
             }
-            News::Synced => {
+            FeedItem::Synced => {
                 let seen = std::mem::take(&mut self.seen);
                 self.fleet.machines.retain(|name, _| seen.contains(name));
                 self.fleet.rollouts.retain(|name, _| seen.contains(name));
@@ -152,8 +152,10 @@ impl Watched {
                 self.synced = true;
                 screen.summary(&self.fleet, Timestamp::now())
             }
-            News::Lost(why) => screen.line(&format!("connection to the coordinator lost ({why}); connecting again")),
-            News::Back => {
+            FeedItem::Lost(why) => {
+                screen.line(&format!("connection to the coordinator lost ({why}); connecting again"))
+            }
+            FeedItem::Back => {
                 self.seen.clear();
                 screen.line("connected to the coordinator again")
             }

@@ -612,8 +612,14 @@ fn recover_lets_nothing_go_on_before_somebody_has_looked_at_whoever_may_be_in_an
         fleet.event("worker-1", "install", Succeeded);
         assert_eq!(reason(fleet.ask(back("worker-1"))), "ItemRunning", "its agent may begin the next");
         fleet.pass(90_000, &[]);
-        let doubted: Vec<String> =
-            fleet.core.facts().machines.values().filter(|row| row.in_doubt).map(|row| row.name.to_string()).collect();
+        let doubted: Vec<String> = fleet
+            .core
+            .facts()
+            .machines
+            .values()
+            .filter(|row| row.needs_review)
+            .map(|row| row.name.to_string())
+            .collect();
         assert!(doubted.contains(&"worker-1".to_owned()));
         for name in &doubted {
             assert!(fleet.part(name).is_none_or(|part| part.permit.is_none()), "{name}");

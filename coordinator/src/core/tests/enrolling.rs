@@ -355,8 +355,8 @@ fn a_successor_starts_anew_and_the_old_one_is_shut_out() {
     fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: false }).expect("replaces");
     assert!(matches!(&fleet.effects[..], [Effect::Close { id, .. }, ..] if *id == old));
     fleet.enroll("control-1", Control).expect("its successor");
-    let MachineRow { reach, slot, ready_at, statuses, assigned, .. } = fleet.row("control-1");
-    assert!(reach.is_none() && slot.is_none() && ready_at.is_none() && statuses.is_empty());
+    let MachineRow { max_phase, slot, ready_at, statuses, assigned, .. } = fleet.row("control-1");
+    assert!(max_phase.is_none() && slot.is_none() && ready_at.is_none() && statuses.is_empty());
     assert_eq!(assigned.generation, generation, "it goes on counting");
     assert!(fleet.core.facts().denied.contains_key(&old) && fleet.core.facts().by_id(old).is_none());
     fleet.connect("control-1");

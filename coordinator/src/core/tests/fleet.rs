@@ -289,7 +289,7 @@ impl Fleet {
             epoch: agent.epoch,
             generation: agent.assignment.as_ref().map_or(Generation(0), |assignment| assignment.generation),
             acked_seq: agent.acked,
-            reach: agent.assignment.as_ref().and_then(Assignment::reach),
+            max_phase: agent.assignment.as_ref().and_then(Assignment::max_phase),
             statuses: agent.statuses.values().cloned().collect(),
             busy: self.due(name).is_some(),
             facts: HostFacts { hostname: name.to_owned(), internal_ip: Some(agent.ip.clone()), ..HostFacts::default() },

@@ -160,9 +160,9 @@ fn hooks_that_never_end_pause_the_update() {
     let said = done(fleet.ask(skip("worker-2", "check")));
     assert!(said.contains("worker-2: is not connected") && said.contains("musterctl revoke worker-2"), "{said}");
     fleet.pass(HOOKS_MS - 40_001, &["worker-2"]);
-    assert_eq!(update_row(&fleet).wish, DesiredState::Go);
+    assert_eq!(update_row(&fleet).desired, DesiredState::Go);
     fleet.pass(1, &["worker-2"]);
-    assert!(matches!(update_row(&fleet).wish, DesiredState::Pause { .. }));
+    assert!(matches!(update_row(&fleet).desired, DesiredState::Pause { .. }));
     assert_eq!((fleet.why("control-1").as_deref(), has_begun(&fleet)), (Some("Paused"), false));
     fleet.connect("worker-2");
     fleet.event("worker-2", "silence", ItemState::Succeeded);
@@ -473,7 +473,7 @@ fn hooks_that_never_end_may_abort_the_update() {
     fleet.finish("worker-1");
     fleet.begin("worker-2");
     fleet.pass(HOOKS_MS, &[]);
-    assert_eq!(update_row(&fleet).wish, DesiredState::Abort, "what runs comes to its end");
+    assert_eq!(update_row(&fleet).desired, DesiredState::Abort, "what runs comes to its end");
     let line = fleet.core.facts().audit_lines().pop().expect("a line");
     let what = "\"Hooks and backups before the update done\" took longer than updateDeadlines allows";
     assert!(line.actor == "muster" && line.message.contains(what), "{line:?}");
@@ -490,7 +490,7 @@ fn hooks_are_not_late_for_an_operators_pause() {
     assert!(!is_late(&fleet));
     fleet.ask(Request::Resume { rollout }).expect("goes on");
     fleet.pass(HOOKS_MS, &[]);
-    assert!(is_late(&fleet) && matches!(update_row(&fleet).wish, DesiredState::Pause { .. }));
+    assert!(is_late(&fleet) && matches!(update_row(&fleet).desired, DesiredState::Pause { .. }));
 }
 
 #[test]
@@ -540,8 +540,8 @@ fn hooks_that_were_done_without_a_coordinator_abort_nothing() {
     fleet.ask(update()).expect("starts");
     fleet.restart_after(HOOKS_MS + 1);
     fleet.pass(1, &[]);
-    assert_eq!(update_row(&fleet).wish, DesiredState::Go);
+    assert_eq!(update_row(&fleet).desired, DesiredState::Go);
     fleet.all_report();
     fleet.pass(HOOKS_MS, &[]);
-    assert_eq!(update_row(&fleet).wish, DesiredState::Abort, "it is late for this coordinator too");
+    assert_eq!(update_row(&fleet).desired, DesiredState::Abort, "it is late for this coordinator too");
 }

@@ -180,7 +180,7 @@ fn deploy_needs_a_control_machine() {
     fleet.connect("worker-1");
     assert_eq!(reason(fleet.ask(deploy())), "NoControlMachine");
     fleet.connect("control-2");
-    assert_eq!(fleet.row("control-2").reach, None, "2 of 5 machines start nothing by themselves");
+    assert_eq!(fleet.row("control-2").max_phase, None, "2 of 5 machines start nothing by themselves");
     let line = "cluster edge-7: deployment started with 1 control and 1 worker machines; others join when they report";
     assert_eq!(done(fleet.ask(deploy())), line);
     let mut fleet = fleet.prepared();

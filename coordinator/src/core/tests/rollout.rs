@@ -8,8 +8,8 @@ use muster_proto::model::{
 use super::fleet::{Fleet, cluster, machine, machine_spec, spec};
 
 /// The last phase of a machine's list.
-fn reach(fleet: &Fleet, name: &str) -> Option<Phase> {
-    fleet.row(name).reach
+fn max_phase(fleet: &Fleet, name: &str) -> Option<Phase> {
+    fleet.row(name).max_phase
 }
 
 #[test]
@@ -30,10 +30,10 @@ fn who_saw_the_complete_set_at_its_deployment_does_not_reconfigure() {
     fleet.finish_all(Control);
     fleet.finish_all(Worker);
     assert_eq!(fleet.core.facts().clusters[&cluster()].control_set.len(), 3);
-    assert_eq!(reach(&fleet, "control-1"), Some(Phase::Reconfigure));
-    assert_eq!(reach(&fleet, "control-2"), Some(Phase::Reconfigure));
-    assert_eq!(reach(&fleet, "control-3"), Some(Phase::Deploy), "the last one saw all three");
-    assert_eq!(reach(&fleet, "worker-1"), Some(Phase::Deploy));
+    assert_eq!(max_phase(&fleet, "control-1"), Some(Phase::Reconfigure));
+    assert_eq!(max_phase(&fleet, "control-2"), Some(Phase::Reconfigure));
+    assert_eq!(max_phase(&fleet, "control-3"), Some(Phase::Deploy), "the last one saw all three");
+    assert_eq!(max_phase(&fleet, "worker-1"), Some(Phase::Deploy));
 }
 
 #[test]
@@ -53,13 +53,13 @@ fn a_control_machine_that_comes_later_changes_the_set() {
     let mut fleet = Fleet::of(3, 1).reported().prepared();
     fleet.finish_all(Control);
     fleet.finish_all(Worker);
-    assert_eq!(reach(&fleet, "control-3"), Some(Phase::Deploy), "it saw the complete set");
+    assert_eq!(max_phase(&fleet, "control-3"), Some(Phase::Deploy), "it saw the complete set");
     fleet.enroll("control-4", Control).expect("let in");
     fleet.connect("control-4");
     let mut fleet = fleet.prepared();
     fleet.finish_all(Control);
-    assert_eq!(reach(&fleet, "control-3"), Some(Phase::Reconfigure));
-    assert_eq!(reach(&fleet, "control-4"), Some(Phase::Deploy));
+    assert_eq!(max_phase(&fleet, "control-3"), Some(Phase::Reconfigure));
+    assert_eq!(max_phase(&fleet, "control-4"), Some(Phase::Deploy));
     let rollouts: Vec<&str> = fleet.core.facts().rollouts.keys().map(String::as_str).collect();
     assert_eq!(rollouts, ["edge-7-deploy-1", "edge-7-deploy-2", "edge-7-reconfigure-3"]);
     assert!(["control-3", "control-4", "worker-1"].iter().all(|name| fleet.state(name) == "Ready"));

@@ -383,7 +383,7 @@ fn prepare_has_a_limit_of_its_own() {
     let mut fleet = Fleet::with(limited).reported();
     let preparing = |fleet: &Fleet| {
         let names = ["worker-1", "worker-2", "worker-3", "worker-4"];
-        names.map(|name| fleet.row(name).reach.is_some())
+        names.map(|name| fleet.row(name).max_phase.is_some())
     };
     assert_eq!(preparing(&fleet), [true, true, false, false]);
     fleet.accept("worker-2");

@@ -30,7 +30,7 @@ fn a_machine_that_prepares_for_too_long_is_put_aside() {
     assert_eq!(fleet.stuck("worker-2"), None);
     hours(&mut fleet, 1);
     assert_eq!(fleet.stuck("worker-2"), Some(Stage::PrepareDone));
-    assert!(fleet.part("worker-2").is_some_and(|part| part.set_aside.is_some()));
+    assert!(fleet.part("worker-2").is_some_and(|part| part.deferral.is_some()));
     fleet.ask(Request::Retry { machine: machine("worker-2"), item: None }).expect("asks again");
     assert_eq!(fleet.stuck("worker-2"), None, "it has its time anew");
     hours(&mut fleet, 4);

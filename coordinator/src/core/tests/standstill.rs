@@ -28,9 +28,9 @@ impl Fleet {
         (0..ms.div_ceil(20_000)).for_each(|_| self.pass(20_000, &[]));
     }
 
-    pub(crate) fn wish(&self) -> DesiredState {
+    pub(crate) fn desired(&self) -> DesiredState {
         let rollout = self.core.facts().open_rollout(&cluster()).expect("an update under way");
-        rollout.update.as_ref().expect("an update").wish
+        rollout.update.as_ref().expect("an update").desired
     }
 }
 
@@ -92,7 +92,7 @@ fn a_lock_of_the_cluster_that_does_not_come_back() {
     }
     assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some("LockNotYetActive"), false));
     fleet.wait(CLUSTER_LOCKS_MS);
-    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }) && fleet.wants_a_person());
+    assert!(matches!(fleet.desired(), DesiredState::Pause { .. }) && fleet.wants_a_person());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn locks_taken_back_between_two_permits() {
     fleet.accept("control-1");
     assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some("LockFailed"), false));
     fleet.wait(NODE_LOCKS_MS);
-    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }) && fleet.wants_a_person());
+    assert!(matches!(fleet.desired(), DesiredState::Pause { .. }) && fleet.wants_a_person());
     assert_eq!(fleet.slots(), ["control-1"], "what was disturbed is not given back");
 }
 
@@ -137,7 +137,7 @@ fn a_lock_of_the_cluster_taken_back() {
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
     assert_eq!((fleet.why("control-1").as_deref(), fleet.wants_a_person()), (Some("LocksActive"), false));
     fleet.wait(CLUSTER_LOCKS_MS);
-    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }) && fleet.wants_a_person());
+    assert!(matches!(fleet.desired(), DesiredState::Pause { .. }) && fleet.wants_a_person());
 }
 
 #[test]

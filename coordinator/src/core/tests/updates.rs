@@ -528,7 +528,7 @@ fn a_pause_holds_what_has_not_begun_and_an_abort_gives_it_back() {
     assert_eq!(fleet.why("control-1").as_deref(), Some("LocksReturning"));
     fleet.lock("ceph", Some("control-1"), LockState::Active);
     let ended = &fleet.core.facts().rollouts[&rollout];
-    assert!(ended.finished_at_ms.is_some() && ended.update.as_ref().is_some_and(|u| u.wish == DesiredState::Abort));
+    assert!(ended.finished_at_ms.is_some() && ended.update.as_ref().is_some_and(|u| u.desired == DesiredState::Abort));
     assert_eq!((fleet.state("control-1"), fleet.why("control-1")), ("Ready", None));
     fleet.ask(Request::Resume { rollout }).expect_err("it has ended");
     fleet.ask(update()).expect("another one can start");

@@ -28,14 +28,14 @@ pub(super) fn locks_were_inactive(tx: &mut Transaction<'_>, machine: &MachineNam
 }
 
 /// Defers a machine after its request timed out.
-pub(super) fn set_aside(tx: &mut Transaction<'_>, machine: &MachineName, (stage, aside): (Stage, Deferral), now: Now) {
+pub(super) fn defer(tx: &mut Transaction<'_>, machine: &MachineName, (stage, aside): (Stage, Deferral), now: Now) {
     locks_were_inactive(tx, machine, stage, now);
     let Some(row) = tx.machine_mut(machine) else { return };
     let since_ms = row.stages.get(&stage).map_or(now.wall_ms, |row| row.started_at_ms);
     end_stage(row, stage, false, now);
     if let Some(mine) = &mut row.update {
         mine.stuck = Some(Stuck { stage, since_ms, counts: false, message: aside.message.clone() });
-        mine.set_aside = Some(aside);
+        mine.deferral = Some(aside);
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn stuck(
     mine.stuck = Some(Stuck { stage, since_ms, counts, message });
     if undisturbed && outcome != DeadlineOutcome::Pause {
         let message = "its prepare items took longer than updateDeadlines.prepare allows".to_owned();
-        mine.set_aside = Some(Deferral { message, cause: DeferralCause::of(outcome) });
+        mine.deferral = Some(Deferral { message, cause: DeferralCause::of(outcome) });
     }
     if let Some(rollout) = rollout.filter(|_| outcome == DeadlineOutcome::Pause) {
         let what = format!("\"{}\" of {machine}{waited}", stage.as_str());
@@ -67,9 +67,9 @@ pub(super) fn stuck(
 }
 
 /// Was this machine deferred?
-pub(in crate::core) fn is_set_aside(tx: &Transaction<'_>, machine: &MachineName) -> bool {
+pub(in crate::core) fn is_deferred(tx: &Transaction<'_>, machine: &MachineName) -> bool {
     let update = tx.machines.get(machine).and_then(|row| row.update.as_ref());
-    update.is_some_and(|update| update.set_aside.is_some())
+    update.is_some_and(|update| update.deferral.is_some())
 }
 
 /// Ask again for a deferred machine, on an operator's request.

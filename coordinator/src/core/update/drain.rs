@@ -119,7 +119,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         }
         *open += 1;
         let number = tx.next_swarm_question();
-        let questions::Question { agent, op, patience_ms } = question;
+        let questions::Question { agent, op, timeout_ms } = question;
         let look = &mut tx.live_mut(&about).swarm;
         if let SwarmOp::SetAvailability { availability, .. } = op {
             look.unsettled.retain(|_, seen| seen.at_mono_ms.saturating_add(SETTLE_MS) > now.mono_ms);
@@ -132,7 +132,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
             }
         }
         look.asked = Some(Asked { number, agent, op: op.clone(), at_mono_ms: now.mono_ms });
-        effects.push(Effect::AskSwarm(SwarmQuestion { number, about, agent, op, patience_ms }));
+        effects.push(Effect::AskSwarm(SwarmQuestion { number, about, agent, op, timeout_ms }));
     }
 }
 

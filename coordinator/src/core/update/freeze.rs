@@ -124,12 +124,12 @@ pub(super) fn part(
         disruptive: false,
         reboot: None,
         added: Vec::new(),
-        only_added: false,
+        hooks_only: false,
         request: None,
         ends_before: 0,
         permit: None,
         returned_at_ms: None,
-        set_aside: None,
+        deferral: None,
         stuck: None,
         drain: None,
         drains: 0,
@@ -142,7 +142,7 @@ pub(super) fn part(
 pub(super) fn removal_part(tx: &Transaction<'_>, row: &MachineRow, mine: &MachineUpdate) -> MachineUpdate {
     let (maintenance, mine) = (Some(mine.maintenance.unwrap_or_default()), mine.clone());
     if mine.disturbed() {
-        return MachineUpdate { maintenance, set_aside: None, stuck: None, ..mine };
+        return MachineUpdate { maintenance, deferral: None, stuck: None, ..mine };
     }
     let before = MachineRow { update: None, ..row.clone() };
     let newest = tx.clusters.get(&row.spec.cluster_name).map_or(mine.version, |cluster| cluster.spec_version);
@@ -253,7 +253,7 @@ fn open(
             // A machine that goes out of service has this in its own part, because others may join the rollout later.
             accept_control_plane_downtime: start.options.accept_control_plane_downtime && !start.kind.takes_out(),
             targets,
-            wish: DesiredState::Go,
+            desired: DesiredState::Go,
             request: None,
             moved_at_ms: 0,
             ends: 0,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::model::{ItemProgress, MachineName, Now, Phase};
 
-use super::{at_rest_reach, freeze};
+use super::{at_rest_phase, freeze};
 use crate::{
     facts::{Added, AddedEnd, ClusterStage, MachineUpdate, Transaction, UpdateKind},
     plan::{added, safety, secrets},
@@ -25,8 +25,8 @@ pub(super) fn begin(tx: &mut Transaction<'_>, rollout: &str, stage: ClusterStage
             for (name, _) in members(tx, rollout, Added::is_before) {
                 let Some(row) = tx.machine_mut(&name) else { continue };
                 let Some(mine) = &mut row.update else { continue };
-                mine.only_added = true;
-                row.reach = Some(Phase::Prepare);
+                mine.hooks_only = true;
+                row.max_phase = Some(Phase::Prepare);
             }
         }
         ClusterStage::HooksAfter => {
@@ -54,8 +54,8 @@ fn come_back(tx: &mut Transaction<'_>, rollout: &str, name: &MachineName, added:
     let newest = secrets::newest(tx, &row.spec.cluster_name);
     let part = freeze::part(row, UpdateKind::Reboot, version, &newest);
     let Some(row) = tx.machine_mut(name) else { return };
-    row.update = Some(MachineUpdate { added, only_added: true, ..part });
-    row.reach = Some(Phase::Prepare);
+    row.update = Some(MachineUpdate { added, hooks_only: true, ..part });
+    row.max_phase = Some(Phase::Prepare);
 }
 
 /// Keeps the results of a machine's hooks before it leaves the update.
@@ -108,9 +108,9 @@ pub(super) fn end(tx: &mut Transaction<'_>, rollout: &str, stage: ClusterStage, 
     }
     for (name, _) in members(tx, rollout, Added::is_before) {
         let Some(row) = tx.machine_mut(&name) else { continue };
-        if let Some(mine) = row.update.as_mut().filter(|mine| mine.only_added) {
-            mine.only_added = false;
-            row.reach = at_rest_reach(row);
+        if let Some(mine) = row.update.as_mut().filter(|mine| mine.hooks_only) {
+            mine.hooks_only = false;
+            row.max_phase = at_rest_phase(row);
         }
     }
     if let Some(update) = tx.update_mut(rollout) {

@@ -7,7 +7,7 @@ use muster_proto::{
     seeded_bug::seeded_bug,
 };
 
-use super::{at_rest_reach, record::has_its_own_items, refusal};
+use super::{at_rest_phase, record::has_its_own_items, refusal};
 use crate::{
     core::{Refusal, Reply},
     facts::{AuditObject, DesiredState, LockKey, LockRow, MachineRow, Transaction, UpdateKind},
@@ -22,13 +22,13 @@ const NEXT_ITEM_MS: u64 = 90_000;
 /// Machines out of service stay so. Removals must be requested again, except irreversible ones.
 pub(in crate::core) fn invalidate(tx: &mut Transaction<'_>, now: Now) {
     for machine in tx.machines.keys().cloned().collect::<Vec<MachineName>>() {
-        let in_doubt = tx.machines.get(&machine).is_some_and(|row| is_on_its_way(tx, row));
+        let needs_review = tx.machines.get(&machine).is_some_and(|row| is_on_its_way(tx, row));
         let Some(row) = tx.machine_mut(&machine) else { continue };
         if row.departs() {
             continue;
         }
         // Seeded bug: treat a machine in the middle of an update as done.
-        row.in_doubt |= in_doubt && !seeded_bug("recover-doubts-nobody");
+        row.needs_review |= needs_review && !seeded_bug("recover-doubts-nobody");
         row.removal = row.removal.take().filter(|removal| removal.policy == RemovalPolicy::Forced);
     }
     let open = tx.rollouts.values().filter(|row| row.finished_at_ms.is_none());
@@ -36,7 +36,7 @@ pub(in crate::core) fn invalidate(tx: &mut Transaction<'_>, now: Now) {
     let updates = open.filter(|row| row.update.as_ref().is_some_and(|update| !takes_out(update.kind)));
     for name in updates.map(|row| row.name.clone()).collect::<Vec<String>>() {
         if let Some(update) = tx.update_mut(&name) {
-            update.wish = DesiredState::Abort;
+            update.desired = DesiredState::Abort;
         }
     }
     forget_locks(tx, now);
@@ -80,11 +80,11 @@ pub(super) fn settle(
     }
     does_nothing(tx, &MachineView::of(tx, row, limits, now), now)?;
     if let Some(row) = tx.machine_mut(name) {
-        row.in_doubt = false;
+        row.needs_review = false;
         row.slot = None;
         row.update = None;
         row.removal = None;
-        row.reach = at_rest_reach(row);
+        row.max_phase = at_rest_phase(row);
     }
     has_its_own_items(tx, name, row.update.as_ref(), BTreeSet::new());
     let mut line = format!(

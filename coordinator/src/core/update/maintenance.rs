@@ -68,7 +68,7 @@ fn may_enter(tx: &Transaction<'_>, row: &MachineRow, limits: &Limits, now: Now) 
     let joins = snapshot.as_ref().is_some_and(|snapshot| {
         // An update with a machine that is being removed still counts as an update.
         let open =
-            snapshot.update().is_some_and(|update| update.kind.takes_out() && update.wish != DesiredState::Abort);
+            snapshot.update().is_some_and(|update| update.kind.takes_out() && update.desired != DesiredState::Abort);
         members(snapshot).next().is_some() && open
     });
     if !joins {
@@ -120,7 +120,7 @@ pub(in crate::core) fn leave(
     now: Now,
 ) -> Result<Reply, Refusal> {
     let row = known_machine(tx, machine)?;
-    if row.in_doubt {
+    if row.needs_review {
         return settle(tx, actor, &row, limits, now);
     }
     is_not_removed(&row)?;

@@ -8,8 +8,8 @@ use muster_proto::{
 };
 
 use super::{
-    at_rest_reach,
-    deadlines::{locks_were_inactive, set_aside, stuck},
+    at_rest_phase,
+    deadlines::{defer, locks_were_inactive, stuck},
     drain, hooks, wants,
 };
 use crate::{
@@ -53,7 +53,7 @@ fn abort(tx: &mut Transaction<'_>, rollout: &str, stage: ClusterStage, now: Now)
 /// Pauses at a deadline that leaves the decision to an operator. `what`: what took too long.
 pub(super) fn pause(tx: &mut Transaction<'_>, rollout: &str, what: &str, now: Now) {
     let Some(update) = tx.update_mut(rollout) else { return };
-    update.wish = DesiredState::Pause { since_ms: now.wall_ms };
+    update.desired = DesiredState::Pause { since_ms: now.wall_ms };
     let line = format!(
         "rollout {rollout}: paused, for {what} took longer than updateDeadlines allows: nothing new starts; machines \
          that are being disturbed come to their end"
@@ -101,7 +101,7 @@ fn set_stage(update: &mut UpdateRow, stage: ClusterStage, succeeded: bool, now: 
 /// Asks again for a deferred machine, and restarts the time of what was late.
 pub(super) fn take_back(row: &mut MachineRow, now: Now) {
     if let Some(mine) = &mut row.update {
-        mine.set_aside = None;
+        mine.deferral = None;
         mine.stuck = None;
     }
     if row.stages.get(&Stage::PrepareDone).is_some_and(|stage| !stage.succeeded) {
@@ -114,7 +114,7 @@ fn try_again(tx: &mut Transaction<'_>, rollout: &str, now: Now) {
         .machines
         .values()
         .filter(|row| row.rollout.as_deref() == Some(rollout))
-        .filter(|row| row.update.as_ref().and_then(|mine| mine.set_aside.as_ref()).is_some_and(|aside| !aside.failed()))
+        .filter(|row| row.update.as_ref().and_then(|mine| mine.deferral.as_ref()).is_some_and(|aside| !aside.failed()))
         .map(|row| row.name.clone())
         .collect();
     for name in aside {
@@ -147,7 +147,7 @@ fn of_machine(tx: &mut Transaction<'_>, machine: &MachineName, step: MachineStep
     match step {
         MachineStep::Prepare(set) => {
             let Some(row) = tx.machine_mut(machine) else { return };
-            row.reach = Some(Phase::Prepare);
+            row.max_phase = Some(Phase::Prepare);
             row.control_sets.entry(Phase::Prepare).or_insert(set);
             begin_stage(row, Stage::PrepareDone, now);
         }
@@ -157,7 +157,7 @@ fn of_machine(tx: &mut Transaction<'_>, machine: &MachineName, step: MachineStep
             begin_stage(row, Stage::PreviousDeployed, now);
             // It was late, and has arrived now.
             if let Some(mine) = &mut row.update {
-                mine.set_aside.take_if(|aside| !aside.failed());
+                mine.deferral.take_if(|aside| !aside.failed());
             }
         }
         MachineStep::Stuck { stage, outcome, message } => stuck(tx, machine, (stage, outcome, message), now),
@@ -169,7 +169,7 @@ fn of_machine(tx: &mut Transaction<'_>, machine: &MachineName, step: MachineStep
         MachineStep::Drain(step) => drain::record(tx, machine, step, now),
         MachineStep::Permit { item, attempt, phase } => permit(tx, machine, (item, attempt, phase), now),
         MachineStep::Defer { stage, message, cause } => {
-            set_aside(tx, machine, (stage, Deferral { message, cause }), now);
+            defer(tx, machine, (stage, Deferral { message, cause }), now);
         }
         MachineStep::OutOfService => out_of_service(tx, machine, now),
         MachineStep::PauseAll { stage, message } => {
@@ -201,7 +201,7 @@ fn of_machine(tx: &mut Transaction<'_>, machine: &MachineName, step: MachineStep
         MachineStep::LeaveOut => leave_out(tx, machine, now),
         MachineStep::IsBack => {
             if let Some(mine) = tx.machine_mut(machine).and_then(|row| row.update.as_mut()) {
-                (mine.set_aside, mine.stuck) = (None, None);
+                (mine.deferral, mine.stuck) = (None, None);
             }
         }
     }
@@ -214,7 +214,7 @@ fn leave(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
     let Some(row) = tx.machine_mut(machine) else { return };
     row.slot = None;
     let mine = row.update.take();
-    row.reach = at_rest_reach(row);
+    row.max_phase = at_rest_phase(row);
     end_stages(row, now);
     has_its_own_items(tx, machine, mine.as_ref(), listed);
 }
@@ -249,7 +249,7 @@ pub(super) fn has_its_own_items(
 fn leave_out(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
     let Some(row) = tx.machine_mut(machine) else { return };
     row.update = None;
-    row.reach = at_rest_reach(row);
+    row.max_phase = at_rest_phase(row);
     end_stages(row, now);
     if let Some(set) = row.control_sets.get_mut(&Phase::Reconfigure) {
         set.names.clear();
@@ -270,7 +270,7 @@ fn out_of_service(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
 
 /// The machine may be disturbed: its list extends to this phase.
 fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
-    row.reach = Some(phase);
+    row.max_phase = Some(phase);
     if phase == Phase::Reconfigure {
         row.control_sets.entry(phase).or_insert(set);
     }
@@ -343,7 +343,7 @@ fn take_slot(tx: &mut Transaction<'_>, machine: &MachineName, disruptive: bool, 
 
 pub(super) fn upgraded_stages(row: &mut MachineRow, now: Now) {
     end_stage(row, Stage::DeployDone, true, now);
-    if row.reach == Some(Phase::Reconfigure) {
+    if row.max_phase == Some(Phase::Reconfigure) {
         end_stage(row, Stage::ReconfigureDone, true, now);
     }
     if row.stages.contains_key(&Stage::RebootDone) {
@@ -390,7 +390,7 @@ fn finish(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
     if !seeded_bug("float-secrets") {
         row.ready_secrets = ready_secrets;
     }
-    row.reach = at_rest_reach(row);
+    row.max_phase = at_rest_phase(row);
     if mine.returned_at_ms.is_some() {
         end_stage(row, Stage::RequestRemoved, back, now);
     } else if worked {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use muster_proto::model::{MachineName, MachineType, Now, RemovalPolicy, Scope};
 
-use super::{Options, at_rest_reach, freeze::Start, freeze::freeze, freeze::removal_part, hooks, refusal};
+use super::{Options, at_rest_phase, freeze::Start, freeze::freeze, freeze::removal_part, hooks, refusal};
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
     facts::{
@@ -140,7 +140,7 @@ fn begin(tx: &mut Transaction<'_>, actor: &str, removing: Removing<'_>, by_turn:
     };
     if !by_turn && let Some(mine) = tx.machine_mut(machine).and_then(|row| row.update.as_mut()) {
         mine.maintenance.get_or_insert_with(MaintenanceRow::default);
-        mine.set_aside = None;
+        mine.deferral = None;
     }
     vec![line]
 }
@@ -161,7 +161,7 @@ fn take_turn(tx: &mut Transaction<'_>, actor: &str, removing: Removing<'_>, now:
     hooks::keep_ends(tx, machine);
     if let Some(row) = tx.machine_mut(machine) {
         if !mine.disturbed() {
-            row.reach = at_rest_reach(row);
+            row.max_phase = at_rest_phase(row);
             // Its unfinished preparation ends here, together with its deadline.
             row.stages.retain(|stage, known| *stage > Stage::PreviousDeployed || known.succeeded);
         }

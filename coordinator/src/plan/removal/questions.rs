@@ -45,7 +45,7 @@ pub fn next(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Qu
     let manager = manager(snapshot, view)?;
     let Some(found) = known(snapshot, view, look) else { return Some(question(manager, SwarmOp::Nodes)) };
     let found = found.as_ref()?;
-    let change = |agent, op| Some(Question { agent, op, patience_ms: SETTLE_MS });
+    let change = |agent, op| Some(Question { agent, op, timeout_ms: SETTLE_MS });
     // The node in an earlier answer of its agent may be another machine's.
     if node_ownership::foreign(snapshot, view, id, Some(found)).is_some()
         || majority_is_kept(snapshot, look, found).is_err()
@@ -78,7 +78,7 @@ fn leave(
     let Some(info) = drain::fresh(snapshot, look.info.as_ref()) else { return own_engine(snapshot, view, look) };
     let own = view.row.id.filter(|own| view.connected() && may_ask(snapshot, look, *own))?;
     let still = info.node.as_ref() == Some(id);
-    still.then(|| Question { agent: own, op: SwarmOp::Leave { node: id.clone() }, patience_ms: SETTLE_MS })
+    still.then(|| Question { agent: own, op: SwarmOp::Leave { node: id.clone() }, timeout_ms: SETTLE_MS })
 }
 
 /// Do its managers report that the node is gone?

@@ -57,7 +57,7 @@ pub fn control_quorum(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) ->
     }
     let names = some_names(fresh);
     let message = format!("control machine {names} was replaced and is not deployed: the control plane lacks it");
-    let aborted = snapshot.update().is_some_and(|update| update.wish == DesiredState::Abort);
+    let aborted = snapshot.update().is_some_and(|update| update.desired == DesiredState::Abort);
     let clears_when = match snapshot.rollout.filter(|rollout| rollout.update.is_some()) {
         // This removal keeps the update from ending.
         Some(_) if aborted && view.row.removal.is_some() => {

@@ -60,12 +60,12 @@ impl MachineView<'_> {
         if self.row.internal_ip().is_none() || self.row.spec.machine_type == MachineType::Unassigned {
             return State::Uninitialized;
         }
-        let Some(reach) = self.row.reach else { return State::Pending };
-        match reach {
-            Phase::Prepare if self.update().is_some_and(|mine| mine.only_added) => State::Ready,
+        let Some(max_phase) = self.row.max_phase else { return State::Pending };
+        match max_phase {
+            Phase::Prepare if self.update().is_some_and(|mine| mine.hooks_only) => State::Ready,
             Phase::Prepare => State::Prepare,
             Phase::Deploy | Phase::Reconfigure if self.has_its_version() => State::Ready,
-            Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(reach) => State::Reboot,
+            Phase::Deploy | Phase::Reconfigure if self.only_a_reboot_is_left(max_phase) => State::Reboot,
             // In an update, its list covers all of its phases from the first disruptive item on.
             Phase::Reconfigure if self.progress(Phase::Deploy) == Progress::Done => State::Reconfigure,
             Phase::Deploy | Phase::Reconfigure => State::Deploy,
@@ -78,7 +78,7 @@ impl MachineView<'_> {
     pub fn is_behind(&self, phase: Phase) -> bool {
         let items = self.items.unwrap_or_default().iter().filter(|item| item.phase == phase);
         let mut open = items.filter(|item| self.standing(item) != ItemProgress::Done);
-        self.row.reach >= Some(phase) && open.any(|item| self.is_disruptive(item))
+        self.row.max_phase >= Some(phase) && open.any(|item| self.is_disruptive(item))
     }
 
     /// Is its version left as it is: is it free of a slot, or in one for maintenance only?
@@ -87,8 +87,8 @@ impl MachineView<'_> {
         self.ready_once() && (self.row.slot.is_none() || maintained)
     }
 
-    fn only_a_reboot_is_left(&self, reach: Phase) -> bool {
-        let items = self.items.unwrap_or_default().iter().filter(|item| item.phase <= reach);
+    fn only_a_reboot_is_left(&self, max_phase: Phase) -> bool {
+        let items = self.items.unwrap_or_default().iter().filter(|item| item.phase <= max_phase);
         let mut left = items.filter(|item| self.standing(item) != ItemProgress::Done).peekable();
         left.peek().is_some() && left.all(is_reboot)
     }

@@ -40,7 +40,7 @@ pub enum Next {
         /// The operation.
         op: SwarmOp,
         /// Timeout in milliseconds.
-        patience_ms: u64,
+        timeout_ms: u64,
     },
     /// Record what this entry has: it is removed next.
     Record(NodeEntry),
@@ -274,7 +274,7 @@ impl Joining {
         if left_ms == 0 {
             return Next::Refuse(Refused::NoManager(format!("no answer in time; {}", self.said.join("; "))));
         }
-        Next::Ask { machine, op, patience_ms: left_ms.min(ANSWER_DEADLINE_MS) }
+        Next::Ask { machine, op, timeout_ms: left_ms.min(ANSWER_DEADLINE_MS) }
     }
 
     fn ask_manager(&mut self, stage: Stage, op: SwarmOp, now_mono_ms: u64) -> Next {

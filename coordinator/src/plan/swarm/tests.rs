@@ -76,8 +76,8 @@ fn run(manager: bool, managers: u128, answers: Vec<Result<SwarmReply, SwarmFailu
             asked.push(format!("record {node} {availability} {labels:?}"));
             next = joining.recorded(0);
         }
-        let Next::Ask { machine, op, patience_ms } = &next else { panic!("nothing is asked any more: {next:?}") };
-        assert_eq!(*patience_ms, ANSWER_DEADLINE_MS);
+        let Next::Ask { machine, op, timeout_ms } = &next else { panic!("nothing is asked any more: {next:?}") };
+        assert_eq!(*timeout_ms, ANSWER_DEADLINE_MS);
         let of = if *machine == JOINER { "me".to_owned() } else { format!("c{}", machine.0.as_u128()) };
         asked.push(match op {
             SwarmOp::Demote { node } => format!("{of} demote {node}"),
@@ -224,7 +224,7 @@ fn time_runs_out_for_all_managers_together() {
     let (mut joining, _) = Joining::begin(JOINER, false, vec![machine(1), machine(2)], BTreeMap::new(), 1_000);
     let late = 1_000 + JOINING_DEADLINE_MS;
     let next = joining.answered(Ok(info(OUT, None)), late - 5);
-    assert!(matches!(next, Next::Ask { patience_ms: 5, .. }), "{next:?}");
+    assert!(matches!(next, Next::Ask { timeout_ms: 5, .. }), "{next:?}");
     let next = joining.answered(Err(failure(SwarmFailureCode::Timeout)), late);
     assert!(matches!(next, Next::Refuse(Refused::NoManager(_))), "{next:?}");
 }

@@ -20,7 +20,7 @@ pub(super) fn cluster_step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -
     let needs_request = needs_request(snapshot);
     let succeeded = |stage| update.stages.get(&stage).is_some_and(|row: &StageRow| row.succeeded);
     let ended = |machine_type| targets(snapshot).all(|view| view.row.spec.machine_type != machine_type);
-    if update.wish == DesiredState::Abort {
+    if update.desired == DesiredState::Abort {
         return targets(snapshot).next().is_none().then_some(ClusterStep::Close);
     }
     if safety::before_update_done(snapshot).is_err() {
@@ -31,7 +31,7 @@ pub(super) fn cluster_step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -
         return hooks::step(snapshot, update, ClusterStage::HooksBefore);
     }
     if needs_request && update.request.is_none() {
-        let free = update.wish == DesiredState::Go && safety::may_start_anything(snapshot).is_ok();
+        let free = update.desired == DesiredState::Go && safety::may_start_anything(snapshot).is_ok();
         if locks::may_request(snapshot, None).is_ok() {
             return free.then_some(ClusterStep::Request);
         }
@@ -87,7 +87,7 @@ fn is_late(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, stage: ClusterSta
     let settles = waited.is_some_and(|blocked| blocked.reason == Reason::LocksSettling);
     let late = snapshot.now.wall_ms >= deadline_ms(snapshot, update) && !settles;
     let outcome = snapshot.spec.update_deadlines.cluster_locks.outcome;
-    (late && update.wish == DesiredState::Go).then(|| halt(update.kind, outcome, stage))
+    (late && update.desired == DesiredState::Go).then(|| halt(update.kind, outcome, stage))
 }
 
 /// What happens to an update at the deadline of this stage: an operator decides, or it was decided beforehand.
@@ -109,7 +109,7 @@ fn waits_for_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> bool
 /// Are the cluster's own locks awaited, with their deadline running?
 #[must_use]
 pub fn is_cluster_moving(snapshot: &ClusterSnapshot<'_>) -> bool {
-    let Some(update) = snapshot.update().filter(|update| update.wish == DesiredState::Go) else { return false };
+    let Some(update) = snapshot.update().filter(|update| update.desired == DesiredState::Go) else { return false };
     let waits = if update.request.is_some() {
         waits_for_cluster(snapshot, update)
     } else {
@@ -129,7 +129,8 @@ pub(super) fn is_ahead(snapshot: &ClusterSnapshot<'_>) -> bool {
 /// aborted waits for none.
 #[must_use]
 pub fn overdue_stage(snapshot: &ClusterSnapshot<'_>) -> Option<(ClusterStage, u64)> {
-    let (update, rollout) = (snapshot.update().filter(|update| update.wish != DesiredState::Abort)?, snapshot.rollout?);
+    let (update, rollout) =
+        (snapshot.update().filter(|update| update.desired != DesiredState::Abort)?, snapshot.rollout?);
     if let Some(hooks) = hooks::overdue(snapshot) {
         return Some(hooks);
     }
@@ -187,7 +188,7 @@ const PAUSE_MS_MAX: u64 = 24 * 3600 * 1000;
 #[must_use]
 pub fn paused_too_long(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> bool {
     let age_ms = |since_ms: u64| snapshot.now.wall_ms.saturating_sub(since_ms);
-    matches!(update.wish, DesiredState::Pause { since_ms } if age_ms(since_ms) > PAUSE_MS_MAX)
+    matches!(update.desired, DesiredState::Pause { since_ms } if age_ms(since_ms) > PAUSE_MS_MAX)
 }
 
 /// Check that it is neither paused nor aborted.
@@ -197,7 +198,7 @@ pub fn paused_too_long(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> bo
 pub fn not_halted(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Result<(), Blocked> {
     let name = snapshot.rollout.map_or("", |rollout| rollout.name.as_str());
     let kind = update.kind.as_str();
-    match update.wish {
+    match update.desired {
         DesiredState::Go => Ok(()),
         DesiredState::Pause { .. } => {
             let message = match (paused_too_long(snapshot, update), update.kind) {

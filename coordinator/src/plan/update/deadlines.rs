@@ -21,7 +21,7 @@ pub(super) fn return_deadline_ms(
     view: &MachineView<'_>,
 ) -> Option<u64> {
     let node = Some(&view.row.name);
-    let waits = update.wish == DesiredState::Go && wants_slot(view) && locks::came_back(snapshot, node).is_err();
+    let waits = update.desired == DesiredState::Go && wants_slot(view) && locks::came_back(snapshot, node).is_err();
     let open = update.stages.get(&ClusterStage::LocksInactive).filter(|_| waits)?.finished_at_ms?;
     let since_ms = open.max(update.moved_at_ms).max(locks::last_progress_ms(snapshot, node));
     Some(since_ms.saturating_add(snapshot.spec.update_deadlines.node_locks.after_ms))
@@ -40,7 +40,7 @@ pub(super) fn lock_deadline_ms(
     view: &MachineView<'_>,
     mine: &MachineUpdate,
 ) -> Option<u64> {
-    let request = mine.request.as_ref().filter(|_| update.wish == DesiredState::Go)?;
+    let request = mine.request.as_ref().filter(|_| update.desired == DesiredState::Go)?;
     let others_ms = stages::others_moved_ms(snapshot, update, view);
     let progress_ms = locks::last_progress_ms(snapshot, Some(&view.row.name)).max(others_ms);
     let removed_ms = view.row.removal.as_ref().map_or(0, |removal| removal.since_ms);

@@ -86,13 +86,13 @@ pub fn aim(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Aim
         return (!counted).then_some(Aim::GivenBack);
     }
     let begins = || {
-        let refused = mine.set_aside.is_some() || not_halted(snapshot, update).is_err();
+        let refused = mine.deferral.is_some() || not_halted(snapshot, update).is_err();
         !refused && safety::may_begin(snapshot, view).is_ok()
     };
     let next = match &mine.maintenance {
         // Days may have passed: check again before it leaves for good.
         Some(row) => row.since_ms.is_none() || removal::takes_turn(view),
-        None => view.row.reach < Some(top(snapshot, view)) || view.awaits_permit(),
+        None => view.row.max_phase < Some(top(snapshot, view)) || view.awaits_permit(),
     };
     let goes_on = next && !is_at_work(view) && safety::locks_granted(snapshot, view).is_ok();
     let begun = mine.disturbed() || mine.in_maintenance();
@@ -321,7 +321,7 @@ pub(in crate::plan) fn unanswered(
     // A replaced manager may be the only one, and it is deployed after the update.
     let waiting = questions::controls(snapshot).filter(|control| !control.ready_once());
     let waiting: Vec<&str> = waiting.map(|control| control.row.name.as_str()).collect();
-    let goes_on = snapshot.update().is_some_and(|update| update.wish != DesiredState::Abort);
+    let goes_on = snapshot.update().is_some_and(|update| update.desired != DesiredState::Abort);
     if let Some(update) = snapshot.rollout.filter(|_| goes_on && !waiting.is_empty()) {
         let names = safety::some_names(waiting);
         clears_when = format!("{clears_when}; or `musterctl abort {}`: {names} is deployed then", update.name);
@@ -393,7 +393,7 @@ pub(super) fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, vi
             let begun = view.row.stages.get(&Stage::SwarmUncordoned)?.started_at_ms;
             begun.max(snapshot.facts.live.started_wall_ms)
         }
-        Aim::Drained | Aim::Counted if update.wish != DesiredState::Go => return None,
+        Aim::Drained | Aim::Counted if update.desired != DesiredState::Go => return None,
         Aim::Drained | Aim::Counted => {
             let look = look(view)?;
             look.awaited_since_ms?
@@ -407,6 +407,6 @@ pub(super) fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, vi
 /// Was the drain completed in this turn? Later it is checked again before each permit.
 #[must_use]
 pub fn was_reached(view: &MachineView<'_>) -> bool {
-    view.row.reach > Some(Phase::Prepare)
+    view.row.max_phase > Some(Phase::Prepare)
         && view.row.stages.get(&Stage::SwarmDrained).is_some_and(|stage| stage.succeeded)
 }

@@ -62,7 +62,7 @@ impl Groups {
         // Deferred machines are out of the way, and so are unreachable ones that hold no slot.
         let aside = |other: &MachineView<'_>| {
             let unreachable = other.row.slot.is_none() && (other.lost || other.row.revoked);
-            unreachable || other.update().is_some_and(|mine| mine.set_aside.is_some())
+            unreachable || other.update().is_some_and(|mine| mine.deferral.is_some())
         };
         let open: Vec<(u32, &str)> = workers(snapshot)
             .filter(|other| !aside(other))

@@ -75,7 +75,7 @@ pub fn nobody_is_gone(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
 
 fn look_for_gone(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
     let (Some(update), Some(rollout)) = (snapshot.update(), snapshot.rollout) else { return Ok(()) };
-    if succeeded(update, ClusterStage::HooksBefore) || update.wish == DesiredState::Abort {
+    if succeeded(update, ClusterStage::HooksBefore) || update.desired == DesiredState::Abort {
         return Ok(());
     }
     let gone = gone(snapshot, update);
@@ -105,7 +105,7 @@ fn gone<'a>(snapshot: &ClusterSnapshot<'_>, update: &'a UpdateRow) -> Vec<&'a st
 /// The open work that precedes or follows the update, in words.
 fn open(snapshot: &ClusterSnapshot<'_>) -> Vec<String> {
     let alone = targets(snapshot).filter(|view| view.update().is_some_and(|mine| !alone(mine).is_empty()));
-    alone.filter(|view| !is_through(snapshot, view)).map(|view| what_is_open(view)).collect()
+    alone.filter(|view| !is_complete(snapshot, view)).map(|view| what_is_open(view)).collect()
 }
 
 /// Items added to a machine's list that run before or after everything else.
@@ -123,8 +123,8 @@ fn is_done(view: &MachineView<'_>, added: &Added) -> bool {
 }
 
 /// Are all items added to this machine's list done, with none running and none left to start?
-pub(super) fn is_through(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
-    let Some(mine) = view.update().filter(|mine| mine.only_added) else { return false };
+pub(super) fn is_complete(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let Some(mine) = view.update().filter(|mine| mine.hooks_only) else { return false };
     let running = view.running().next().is_some();
     alone(mine).iter().all(|added| is_done(view, added)) && !running && assign::is_accepted(snapshot.facts, view)
 }
@@ -146,15 +146,16 @@ fn what_is_open(view: &MachineView<'_>) -> String {
 #[must_use]
 pub fn is_called_off(facts: &Facts, row: &MachineRow) -> bool {
     let rollout = row.rollout.as_ref().and_then(|rollout| facts.rollouts.get(rollout));
-    let aborted = rollout.and_then(|row| row.update.as_ref()).is_some_and(|update| update.wish == DesiredState::Abort);
-    aborted && row.update.as_ref().is_some_and(|mine| mine.only_added)
+    let aborted =
+        rollout.and_then(|row| row.update.as_ref()).is_some_and(|update| update.desired == DesiredState::Abort);
+    aborted && row.update.as_ref().is_some_and(|mine| mine.hooks_only)
 }
 
 /// The next step to record for one of the two stages.
 pub(super) fn step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, stage: ClusterStage) -> Option<ClusterStep> {
     if !update.stages.contains_key(&stage) {
         // A pause holds machines back: when all are complete, it has no effect.
-        let held = stage == ClusterStage::HooksBefore && update.wish != DesiredState::Go;
+        let held = stage == ClusterStage::HooksBefore && update.desired != DesiredState::Go;
         let may = !held && safety::may_start_hooks(snapshot).is_ok();
         return may.then_some(ClusterStep::Begin(stage));
     }
@@ -167,7 +168,7 @@ pub(super) fn step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, stage: Cl
         return Some(ClusterStep::End(stage));
     }
     let late = deadline_ms(snapshot, update).is_some_and(|at_ms| snapshot.now.wall_ms >= at_ms);
-    (late && update.wish == DesiredState::Go)
+    (late && update.desired == DesiredState::Go)
         .then(|| halt(update.kind, snapshot.spec.update_deadlines.hooks.outcome, stage))
 }
 
@@ -193,7 +194,7 @@ fn under_way(update: &UpdateRow) -> Option<(ClusterStage, u64)> {
 #[must_use]
 pub fn overdue(snapshot: &ClusterSnapshot<'_>) -> Option<(ClusterStage, u64)> {
     let update = snapshot.update()?;
-    let until_ms = match update.wish {
+    let until_ms = match update.desired {
         DesiredState::Go => snapshot.now.wall_ms,
         DesiredState::Pause { since_ms } => since_ms,
         DesiredState::Abort => return None,

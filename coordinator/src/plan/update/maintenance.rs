@@ -76,7 +76,7 @@ pub(super) fn gives_back(view: &MachineView<'_>, mine: &MachineUpdate, row: &Mai
         // A machine that was taken out of an update for its removal may have begun something harmless.
         let told = view.row.assigned.accepted == view.row.assigned.generation;
         let idle = view.row.removal.is_none() || (told && nothing_runs(view).is_ok());
-        return idle && (row.leaving || mine.set_aside.is_some());
+        return idle && (row.leaving || mine.deferral.is_some());
     }
     // Seeded bug: bring workloads back to a machine that may be in pieces.
     let there = (view.connected() && !view.lost) || seeded_bug("give-back-unreachable");
@@ -92,7 +92,7 @@ pub(super) fn is_wanted_back(row: &MaintenanceRow) -> bool {
 /// Why a machine that is out of service does not move. None: it is in service, or on its way.
 #[must_use]
 pub fn out_of_service(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {
-    let known = view.in_maintenance() && !view.row.revoked && !view.row.in_doubt;
+    let known = view.in_maintenance() && !view.row.revoked && !view.row.needs_review;
     let mine = view.update().filter(|_| known)?;
     let name = &view.row.name;
     let moved = !locks::nobody_moves(snapshot) || drain::uses_swarm(snapshot);

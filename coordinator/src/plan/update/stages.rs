@@ -79,7 +79,7 @@ impl Overdue {
 pub(super) fn overdue(Participant { snapshot, update, view, mine }: Participant<'_, '_>) -> Option<Overdue> {
     let (stage, at_ms, outcome) = deadline(snapshot, update, view)?;
     let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
-    let late = update.wish == DesiredState::Go && snapshot.now.wall_ms >= at_ms && mine.set_aside.is_none();
+    let late = update.desired == DesiredState::Go && snapshot.now.wall_ms >= at_ms && mine.deferral.is_none();
     // Seeded bug: hide late stages.
     (late && !known && !seeded_bug("no-stage-deadline")).then_some(Overdue { stage, outcome })
 }

@@ -137,7 +137,7 @@ impl<'c, 's> Participant<'c, 's> {
             (true, false) => TurnState::Disturbed,
             (false, _) if !self.mine.disruptive => TurnState::Harmless,
             (false, _) if self.is_stopping() => TurnState::Stopping,
-            (false, false) if self.view.row.reach > Some(Phase::Prepare) => TurnState::Entered,
+            (false, false) if self.view.row.max_phase > Some(Phase::Prepare) => TurnState::Entered,
             (false, _) if self.mine.drain.is_some() => TurnState::Draining,
             (false, _) => TurnState::Requested,
         }
@@ -178,7 +178,7 @@ impl<'c, 's> Participant<'c, 's> {
     }
 
     fn is_stopping(self) -> bool {
-        self.update.wish == DesiredState::Abort || self.mine.set_aside.is_some() || self.view.is_stopped()
+        self.update.desired == DesiredState::Abort || self.mine.deferral.is_some() || self.view.is_stopped()
     }
 
     /// Does it give back what it holds, and as an upgraded machine? A harmless item that runs when the machine is
@@ -192,14 +192,14 @@ impl<'c, 's> Participant<'c, 's> {
             return Some(true);
         }
         let failed = seeded_bug("give-back-after-failure") && view.failed() && mine.request.is_some();
-        let at_work = view.row.reach > Some(Phase::Prepare) && is_at_work(view);
-        let refused = update.wish == DesiredState::Abort || mine.set_aside.is_some();
+        let at_work = view.row.max_phase > Some(Phase::Prepare) && is_at_work(view);
+        let refused = update.desired == DesiredState::Abort || mine.deferral.is_some();
         (failed || (mine.disruptive && !mine.disturbed() && refused && !at_work)).then_some(false)
     }
 
     /// Are all its items done, and has its agent accepted the very list that says so?
     fn is_complete(self) -> bool {
-        let reached = self.view.row.reach >= Some(top(self.snapshot, self.view));
+        let reached = self.view.row.max_phase >= Some(top(self.snapshot, self.view));
         reached && self.view.all_done() && assign::is_accepted(self.snapshot.facts, self.view)
     }
 
@@ -243,32 +243,32 @@ impl<'c, 's> Participant<'c, 's> {
         if view.row.revoked || mine.maintenance.is_some_and(|row| row.leaving) {
             return Some(MachineStep::Leave);
         }
-        if mine.only_added {
+        if mine.hooks_only {
             if hooks::is_called_off(snapshot.facts, view.row) {
                 return maintenance::will_run_nothing(snapshot, view).is_ok().then_some(MachineStep::Leave);
             }
-            let after = update.stages.contains_key(&ClusterStage::HooksAfter) && hooks::is_through(snapshot, view);
+            let after = update.stages.contains_key(&ClusterStage::HooksAfter) && hooks::is_complete(snapshot, view);
             return after.then_some(MachineStep::Finish);
         }
-        if update.wish != DesiredState::Abort && safety::before_update_done(snapshot).is_err() {
+        if update.desired != DesiredState::Abort && safety::before_update_done(snapshot).is_err() {
             return None;
         }
         let done = |phase| !concerns(snapshot.cluster, view.row, phase) || view.progress(phase) == Progress::Done;
-        let untouched = view.row.reach != Some(Phase::Prepare) || !view.in_flight();
+        let untouched = view.row.max_phase != Some(Phase::Prepare) || !view.in_flight();
         let nothing_left = Phase::ALL.iter().all(|phase| done(*phase)) && mine.maintenance.is_none();
         if nothing_left && untouched && !mine.disturbed() {
             return Some(MachineStep::Finish);
         }
-        if update.wish == DesiredState::Abort {
+        if update.desired == DesiredState::Abort {
             return Some(MachineStep::Leave);
         }
         if self.is_left_out() {
             return Some(MachineStep::LeaveOut);
         }
-        if mine.set_aside.as_ref().is_some_and(|aside| aside.cause == DeferralCause::Lost) {
+        if mine.deferral.as_ref().is_some_and(|aside| aside.cause == DeferralCause::Lost) {
             return Some(MachineStep::IsBack);
         }
-        let prepared = view.row.reach == Some(Phase::Prepare) && view.progress(Phase::Prepare) == Progress::Done;
+        let prepared = view.row.max_phase == Some(Phase::Prepare) && view.progress(Phase::Prepare) == Progress::Done;
         (prepared && !view.row.stages.contains_key(&Stage::PreviousDeployed)).then_some(MachineStep::Prepared)
     }
 
@@ -276,7 +276,7 @@ impl<'c, 's> Participant<'c, 's> {
     fn has_no_turn(self) -> Result<(), Blocked> {
         let Self { snapshot, update, view, mine } = self;
         let name = &view.row.name;
-        if let Some(aside) = &mine.set_aside {
+        if let Some(aside) = &mine.deferral {
             let retry = format!("`musterctl retry {name}` once what it says has passed");
             let (reason, clears) = if aside.failed() {
                 (Reason::Refused, retry)
@@ -291,7 +291,7 @@ impl<'c, 's> Participant<'c, 's> {
         let spared = if wants_slot(view) { safety::others_can_spare(snapshot, view) } else { Ok(()) };
         let waited = before.as_ref().err().or(spared.as_ref().err()).map(|waited| waited.message.as_str());
         not_halted(snapshot, update).map_err(|halt| because(halt, late_for(mine).or(waited)))?;
-        if mine.only_added {
+        if mine.hooks_only {
             return before;
         }
         safety::may_start_anything(snapshot)?;
@@ -320,7 +320,7 @@ impl<'c, 's> Participant<'c, 's> {
         let Self { snapshot, update, view, mine } = self;
         // Something disruptive became due since: it needs a request, and takes its turn with one. Or it stands still,
         // and operators do not want it to continue.
-        let aborted = update.wish == DesiredState::Abort && !is_at_work(view);
+        let aborted = update.desired == DesiredState::Abort && !is_at_work(view);
         let free = match mine.maintenance {
             Some(_) => maintenance::will_run_nothing(snapshot, view).is_ok(),
             None => (view.is_withheld() || aborted) && !view.in_flight(),
@@ -328,7 +328,7 @@ impl<'c, 's> Participant<'c, 's> {
         if free {
             return Advance::Move(MachineStep::FreeSlot);
         }
-        if mine.maintenance.is_none() && view.row.reach < Some(top(snapshot, view)) {
+        if mine.maintenance.is_none() && view.row.max_phase < Some(top(snapshot, view)) {
             return Advance::Move(self.enters());
         }
         if view.in_flight() && mine.maintenance.is_none() {
@@ -374,7 +374,7 @@ impl<'c, 's> Participant<'c, 's> {
                 Err(_) => self.waits(None, move || self.before_first_permit()),
             };
         }
-        if view.row.reach < Some(top(snapshot, view)) {
+        if view.row.max_phase < Some(top(snapshot, view)) {
             return Advance::Move(self.enters());
         }
         self.next_permit().map_or_else(|| self.waits(None, move || self.before_first_permit()), Advance::Move)
@@ -419,7 +419,7 @@ impl<'c, 's> Participant<'c, 's> {
         if !view.awaits_permit() && view.in_flight() {
             return Advance::Working;
         }
-        self.waits_patiently(move || safety::may_disturb_again(snapshot, view))
+        self.waits_for_person(move || safety::may_disturb_again(snapshot, view))
     }
 
     /// It was disturbed, and is to be removed before the update has ended: its workloads are away already.
@@ -431,12 +431,12 @@ impl<'c, 's> Participant<'c, 's> {
         if maintenance::may_enter(snapshot, view).is_ok() {
             return Advance::Move(MachineStep::OutOfService);
         }
-        self.waits_patiently(move || maintenance::may_enter(snapshot, view))
+        self.waits_for_person(move || maintenance::may_enter(snapshot, view))
     }
 
     /// Its locks were taken back between two permits, or tasks came back to its node. There is no way back for it: past
     /// the deadline a person decides.
-    fn waits_patiently(self, why: impl Fn() -> Result<(), Blocked> + 'c) -> Advance<'c> {
+    fn waits_for_person(self, why: impl Fn() -> Result<(), Blocked> + 'c) -> Advance<'c> {
         let Self { snapshot, update, view, mine } = self;
         let held_up = view.awaits_permit() || mine.maintenance.is_some();
         let until_ms = match safety::locks_granted(snapshot, view) {
@@ -498,10 +498,12 @@ impl<'c, 's> Participant<'c, 's> {
             match outcome {
                 // An operator looks at it, and the time of a pause does not count. The machine continues with the
                 // update.
-                DeadlineOutcome::Pause if matches!(update.wish, DesiredState::Pause { .. }) => return waits(until_ms),
+                DeadlineOutcome::Pause if matches!(update.desired, DesiredState::Pause { .. }) => {
+                    return waits(until_ms);
+                }
                 _ if known => {}
                 _ if !self.is_past(until_ms) => return waits(until_ms),
-                DeadlineOutcome::Pause if update.wish == DesiredState::Go => {
+                DeadlineOutcome::Pause if update.desired == DesiredState::Go => {
                     return Advance::Move(MachineStep::Stuck { stage: Stage::RequestRemoved, outcome, message });
                 }
                 DeadlineOutcome::Pause | DeadlineOutcome::Fail | DeadlineOutcome::Defer => {}
@@ -519,7 +521,7 @@ impl<'c, 's> Participant<'c, 's> {
             let left = view.is_withheld() && assign::is_accepted(snapshot.facts, view);
             return if complete || left { Advance::Move(MachineStep::Finish) } else { waits(until_ms) };
         }
-        let finished = complete && mine.set_aside.is_none();
+        let finished = complete && mine.deferral.is_none();
         Advance::Move(if finished { MachineStep::Finish } else { MachineStep::FreeSlot })
     }
 
@@ -541,9 +543,9 @@ impl<'c, 's> Participant<'c, 's> {
 
 /// The state of a machine without a slot.
 fn before_slot(view: &MachineView<'_>, mine: &MachineUpdate) -> TurnState {
-    match view.row.reach {
-        _ if mine.only_added => TurnState::Hooks,
-        _ if mine.set_aside.is_some() => TurnState::Deferred,
+    match view.row.max_phase {
+        _ if mine.hooks_only => TurnState::Hooks,
+        _ if mine.deferral.is_some() => TurnState::Deferred,
         _ if mine.maintenance.is_some() => TurnState::Prepared,
         Some(Phase::Prepare) if view.progress(Phase::Prepare) == Progress::Done => TurnState::Prepared,
         Some(Phase::Prepare) => TurnState::Preparing,

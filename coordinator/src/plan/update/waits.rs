@@ -28,7 +28,7 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<
         let cause = before.or_else(|| if ahead { cluster_lets(snapshot, update).err() } else { None });
         let cause = cause.map(|cause| cause.message).or_else(|| machine_that_was_late(snapshot));
         let halt = because(halt, cause.as_deref());
-        return Some(if update.wish == DesiredState::Abort { hangs_on(snapshot, update, halt) } else { halt });
+        return Some(if update.desired == DesiredState::Abort { hangs_on(snapshot, update, halt) } else { halt });
     }
     if let Err(blocked) = safety::may_start_anything(snapshot) {
         return Some(blocked);
@@ -69,7 +69,7 @@ pub(super) fn late_for(mine: &MachineUpdate) -> Option<&str> {
 /// The machine at whose deadline the update was paused, and what it waited for.
 fn machine_that_was_late(snapshot: &ClusterSnapshot<'_>) -> Option<String> {
     targets(snapshot).find_map(|view| {
-        let mine = view.update().filter(|mine| mine.set_aside.is_none())?;
+        let mine = view.update().filter(|mine| mine.deferral.is_none())?;
         Some(format!("{}: {}", view.row.name, late_for(mine)?))
     })
 }

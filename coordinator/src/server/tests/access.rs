@@ -77,9 +77,9 @@ async fn every_method_for_every_sort_of_peer() {
     let now_ms = world.engine.now().wall_ms;
     let own = world.enrolled("edge", "own").await;
     let revoked = world.enrolled("edge", "revoked").await;
-    world.wish(DesiredState::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
+    world.desired(DesiredState::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
     let bo = world.issued(Role::Operator("bo".to_owned())).await;
-    world.wish(DesiredState::RevokeCredentials { subject: "operator/bo".to_owned() }).await;
+    world.desired(DesiredState::RevokeCredentials { subject: "operator/bo".to_owned() }).await;
     let past = Validity { not_before_ms: now_ms - 90_000_000, not_after_ms: now_ms - 1000 };
     let other_ca = Ca::create(&domain(), now_ms).expect("a CA");
     let anna = Peer { role: Role::Operator("anna".to_owned()), clusters: None };

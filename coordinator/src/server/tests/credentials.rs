@@ -107,7 +107,7 @@ async fn certificates_of_one_name_are_listed_apart() {
         };
         let subject = "operator/dora".to_owned();
         let row = CredentialRow { subject, certificates: vec![certificate], revoked_at_ms: None };
-        world.wish(DesiredState::RecordCredentials(row)).await;
+        world.desired(DesiredState::RecordCredentials(row)).await;
     };
     issue("edge", world.began_ms).await;
     issue("other", world.began_ms + 1_000).await;

@@ -52,7 +52,7 @@ async fn whatever_is_wrong_with_a_token_the_answer_is_the_same() {
     let used_up = world.token("edge", None, Some(1), 60_000).await;
     enroll(&world, &used_up.text, "first").await.expect("its one use");
     let revoked = world.token("edge", None, None, 60_000).await;
-    world.wish(DesiredState::RevokeToken { id: revoked.id.clone(), machines: false }).await;
+    world.desired(DesiredState::RevokeToken { id: revoked.id.clone(), machines: false }).await;
     let for_another = world.token("edge", Some("somebody"), None, 60_000).await;
     let expired = world.token("edge", None, None, 1).await;
     let expires_ms = world.engine.facts().tokens.get(&expired.id).expect("there").expires_at_ms;
@@ -126,7 +126,7 @@ async fn a_machine_renews_its_own_identity() {
     let mut client = EnrollmentClient::new(world.channel(Some(&nobody)).await);
     let status = client.renew(RenewRequest { csr_der: request().1 }).await.expect_err("no such machine");
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
-    world.wish(DesiredState::RevokeMachine { machine: machine.name, machine_is_off: false }).await;
+    world.desired(DesiredState::RevokeMachine { machine: machine.name, machine_is_off: false }).await;
     let mut client = EnrollmentClient::new(world.channel(Some(&machine.identity)).await);
     let status = client.renew(RenewRequest { csr_der: request().1 }).await.expect_err("revoked");
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -138,7 +138,7 @@ async fn an_expired_certificate_is_renewed_for_a_week_with_its_key() {
     let world = World::start().await;
     let now_ms = world.engine.now().wall_ms;
     let (machine, revoked) = (world.enrolled("edge", "node-1").await, world.enrolled("edge", "node-2").await);
-    world.wish(DesiredState::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
+    world.desired(DesiredState::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
     let other_ca = Ca::create(&domain(), now_ms).expect("a CA");
     let ended =
         |days: u64| Validity { not_before_ms: now_ms - 30 * DAY_MS, not_after_ms: now_ms - days * DAY_MS - 1000 };

@@ -133,7 +133,7 @@ async fn who_is_limited_to_a_cluster_sees_and_touches_only_that() {
     let theirs_token = world.token("other", None, None, 60_000).await;
     let mut stream = links::open(&world, &theirs.identity, links::hello(&theirs.name)).await.expect("open");
     stream.next().await.expect("welcomed");
-    world.wish(DesiredState::Deploy { cluster: ClusterName::new("other").expect("a name") }).await;
+    world.desired(DesiredState::Deploy { cluster: ClusterName::new("other").expect("a name") }).await;
     let identity = world.limited(Role::Operator("eve".to_owned()), "edge");
     let mut client = world.fleet(&identity).await;
     assert_eq!(names(&mut client, get("clusters", "", "")).await, Ok(vec!["edge".to_owned()]));

@@ -147,7 +147,7 @@ async fn a_certificate_is_good_or_gets_one_constant_answer() {
     let other_domain = TrustDomain::new("elsewhere").expect("a name");
     let stranger_ca = Ca::create(&other_domain, now_ms).expect("a CA");
     let revoked = world.enrolled("edge", "gone").await;
-    world.wish(DesiredState::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
+    world.desired(DesiredState::RevokeMachine { machine: revoked.name.clone(), machine_is_off: false }).await;
     let revoked = revoked.identity;
 
     let operator = Role::Operator("anna".to_owned());

@@ -22,7 +22,7 @@ impl World {
         let certificate =
             CertificateRow { issued_at_ms, expires_at_ms: validity.not_after_ms, clusters: BTreeSet::new() };
         let row = CredentialRow { subject: nova().to_string(), certificates: vec![certificate], revoked_at_ms: None };
-        self.wish(DesiredState::RecordCredentials(row)).await;
+        self.desired(DesiredState::RecordCredentials(row)).await;
         self.ca.issue(&nova(), validity).expect("issued")
     }
 

@@ -32,7 +32,7 @@ fn hello() -> Hello {
         epoch: Epoch(3),
         generation: Generation(4),
         acked_seq: Seq(9),
-        reach: Some(Phase::Deploy),
+        max_phase: Some(Phase::Deploy),
         statuses: vec![status("images"), status("install")],
         facts: HostFacts { hostname: "node-1".to_owned(), ..HostFacts::default() },
         busy: true,
@@ -58,9 +58,9 @@ fn greetings_at_their_limits() {
     for change in [
         (|wire| (wire.epoch, wire.generation, wire.acked_seq) = (COUNT_MAX, COUNT_MAX, COUNT_MAX)) as Change,
         // A new ledger: everything is at zero.
-        |wire| (wire.epoch, wire.generation, wire.acked_seq, wire.reach) = (0, 0, 0, 0),
+        |wire| (wire.epoch, wire.generation, wire.acked_seq, wire.max_phase) = (0, 0, 0, 0),
         // An empty assignment lacks a highest phase.
-        |wire| wire.reach = 0,
+        |wire| wire.max_phase = 0,
         |wire| wire.statuses.clear(),
         |wire| {
             let first = wire.statuses.remove(0);
@@ -94,8 +94,8 @@ fn greetings_that_are_none() {
             |wire| wire.acked = Some(wire::AckProof { ordinal: u64::MAX, ..Default::default() }),
             "ack_proof.ordinal: nobody can have counted so far",
         ),
-        (|wire| wire.reach = 99, "hello.reach: unknown phase"),
-        (|wire| wire.generation = 0, "hello.reach: without an assignment there is none"),
+        (|wire| wire.max_phase = 99, "hello.max_phase: unknown phase"),
+        (|wire| wire.generation = 0, "hello.max_phase: without an assignment there is none"),
         (|wire| wire.statuses[1].name = "images".to_owned(), "hello.statuses: a name twice"),
         (|wire| wire.statuses[1].attempt = 0, "status.attempt: counts from 1"),
         (|wire| wire.statuses = vec![wire::ItemStatus::default(); ITEMS_MAX + 1], "hello.statuses: too many"),

@@ -28,7 +28,7 @@ impl Watcher {
             controls().filter(|row| row.slot.is_some()).map(|row| row.name.clone()).collect();
         for name in holding.difference(&self.seen.controls) {
             // In a recovered store, the turn of a machine that needs review began long ago.
-            let began = |row: &&Arc<MachineRow>| row.ready_at.is_some() && !row.in_doubt;
+            let began = |row: &&Arc<MachineRow>| row.ready_at.is_some() && !row.needs_review;
             let Some(row) = facts.machines.get(name).filter(began) else { continue };
             self.asked_or_alone(facts, row)?;
             let others = || self.seen.voters.iter().filter(|(other, _)| *other != name);

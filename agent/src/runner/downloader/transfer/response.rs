@@ -67,8 +67,8 @@ impl Courier<'_> {
         if from > 0 {
             request = request.header(RANGE, format!("bytes={from}-"));
         }
-        let answer = tokio::time::timeout(self.patience.stall, request.send());
-        answer.await.map_err(|_| FetchError::Stalled(self.patience.stall))?.map_err(|error| self.failed(error))
+        let answer = tokio::time::timeout(self.policy.stall, request.send());
+        answer.await.map_err(|_| FetchError::Stalled(self.policy.stall))?.map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: reqwest::Error) -> FetchError {
@@ -107,8 +107,8 @@ impl Courier<'_> {
         total: Option<u64>,
         writer: SyncSender<Bytes>,
     ) -> Result<(), FetchError> {
-        let mut pace = Pace::new(have, self.patience.stall);
-        let mut news = News::new(have, total);
+        let mut pace = Pace::new(have, self.policy.stall);
+        let mut notifier = ProgressNotifier::new(have, total);
         let mut done = have;
         loop {
             let chunk = match timeout_at(pace.deadline.into(), response.chunk()).await {
@@ -117,7 +117,7 @@ impl Courier<'_> {
                 Ok(Err(error)) if error.is_timeout() || done == have => return Err(self.failed(error)),
                 Ok(Err(_)) => return Err(FetchError::Cut { have: done }),
                 Err(_) if pace.keeps_up(done) => continue,
-                Err(_) => return Err(FetchError::Stalled(self.patience.stall)),
+                Err(_) => return Err(FetchError::Stalled(self.policy.stall)),
             };
             done += chunk.len() as u64;
             if done > self.wanted.max_bytes {
@@ -129,9 +129,9 @@ impl Courier<'_> {
                 return Ok(());
             }
             pace.forgive(waiting_since.elapsed());
-            news.tell(done, self.report);
+            notifier.tell(done, self.report);
         }
-        news.tell_last(done, self.report);
+        notifier.tell_last(done, self.report);
         Ok(())
     }
 }
@@ -220,13 +220,13 @@ impl Pace {
 }
 
 /// Reports the progress once a second.
-struct News {
+struct ProgressNotifier {
     total_bytes: u64,
     told_at: Instant,
     told_bytes: u64,
 }
 
-impl News {
+impl ProgressNotifier {
     fn new(done: u64, total: Option<u64>) -> Self {
         Self { total_bytes: total.unwrap_or(0), told_at: Instant::now(), told_bytes: done }
     }

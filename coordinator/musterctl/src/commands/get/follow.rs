@@ -11,7 +11,7 @@ use crate::{
     client::Coordinator,
     config::Context,
     errors::{Failure, not_this_version},
-    feed::{Feed, News, Subject},
+    feed::{Feed, FeedItem, Subject},
     terminal,
     view::{self, Look},
 };
@@ -29,21 +29,21 @@ pub(super) async fn run(context: &Context, subject: Subject, format: Option<Form
     let mut synced = false;
     loop {
         match feed.next().await? {
-            News::Put { key, name, json, .. } if synced => printer.change(&key, &name, json)?,
-            News::Put { key, name, json, .. } => {
+            FeedItem::Put { key, name, json, .. } if synced => printer.change(&key, &name, json)?,
+            FeedItem::Put { key, name, json, .. } => {
                 first.push(Document { key, name, json });
             }
-            News::Synced if !synced => {
+            FeedItem::Synced if !synced => {
                 synced = true;
                 printer.all(std::mem::take(&mut first))?;
             }
-            News::Synced => terminal::say("up to date again"),
-            News::Deleted { key, name, .. } => {
+            FeedItem::Synced => terminal::say("up to date again"),
+            FeedItem::Deleted { key, name, .. } => {
                 printer.shown.remove(&key);
                 terminal::say(&printable(&format!("{} {name} deleted", printer.kind.singular())));
             }
-            News::Lost(why) => terminal::say(&format!("connection lost ({why}); connecting again")),
-            News::Back => {
+            FeedItem::Lost(why) => terminal::say(&format!("connection lost ({why}); connecting again")),
+            FeedItem::Back => {
                 first.clear(); // everything comes again
                 terminal::say("connected again");
             }

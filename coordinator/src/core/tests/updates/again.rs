@@ -133,11 +133,11 @@ fn unheard_redo_survives_next_drop() {
     let fleet = guarded(Fleet::with(with(&["tool"], "1")));
     let mut row = fleet.row("worker-1").clone();
     let (more, newest) = (item_name("more"), row.assigned.generation);
-    row.given.as_mut().expect("noted").insert(more.clone());
+    row.assigned_items.as_mut().expect("noted").insert(more.clone());
     row.redo.insert(more.clone(), newest);
     row.drop_others(|_| true);
     assert_eq!(row.redo_up_to(&more), newest);
-    row.given.as_mut().expect("noted").remove(&more);
+    row.assigned_items.as_mut().expect("noted").remove(&more);
     row.drop_others(|_| true);
     assert_eq!(row.redo_up_to(&more), Generation(0), "it was never given such an item");
 }

@@ -346,10 +346,10 @@ fn whoever_is_back_before_it_is_left_out_goes_on() {
     );
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     lose(&mut fleet, "worker-1");
-    assert!(fleet.part("worker-1").is_some_and(|part| part.set_aside.is_some()), "its workloads are on their way back");
+    assert!(fleet.part("worker-1").is_some_and(|part| part.deferral.is_some()), "its workloads are on their way back");
     fleet.connect("worker-1");
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
-    assert!(fleet.part("worker-1").is_some_and(|part| part.set_aside.is_none()), "{:?}", fleet.part("worker-1"));
+    assert!(fleet.part("worker-1").is_some_and(|part| part.deferral.is_none()), "{:?}", fleet.part("worker-1"));
     fleet.lock("nova", Some("worker-1"), LockState::Active);
     assert_ne!(fleet.why("worker-1").as_deref(), Some("Deferred"));
 }

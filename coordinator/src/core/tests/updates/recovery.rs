@@ -183,7 +183,7 @@ fn a_machine_that_was_settled_takes_no_slot_when_it_greets_again() {
     fleet.ask(serves_again()).expect("an operator has looked");
     assert_eq!(fleet.due(SERVES_AGAIN).as_deref(), Some("install"));
     fleet.connect(SERVES_AGAIN);
-    assert_eq!((fleet.slot(SERVES_AGAIN), fleet.row(SERVES_AGAIN).in_doubt), (None, false));
+    assert_eq!((fleet.slot(SERVES_AGAIN), fleet.row(SERVES_AGAIN).needs_review), (None, false));
     for name in ["control-1", "control-2", "control-3"] {
         fleet.ask(leave(name)).expect("an operator has looked");
     }
@@ -271,8 +271,8 @@ fn a_ledger_that_was_begun_anew_leaves_nothing_running_and_its_machine_in_doubt(
     fleet.all_report();
     let state = |fleet: &Fleet| fleet.row(SERVES_AGAIN).statuses[&item_name("install")].state.clone();
     assert_eq!(state(&fleet), ItemState::Indeterminate);
-    let in_doubt = |name: &str| fleet.row(name).in_doubt;
-    assert!(in_doubt("control-1") && !in_doubt("control-2"), "it was Ready in that update");
+    let needs_review = |name: &str| fleet.row(name).needs_review;
+    assert!(needs_review("control-1") && !needs_review("control-2"), "it was Ready in that update");
 }
 
 /// A deployment with `worker-1`, which was Ready, in need of review.
@@ -323,7 +323,7 @@ fn machine_in_doubt_whose_ledger_is_behind_gets_new_ledger_first() {
     assert_eq!(fleet.why("worker-1").as_deref(), Some("RecoveredInDoubt"));
     fleet.pass(90_000, &[]);
     fleet.ask(serves_again()).expect("in service");
-    assert!(!fleet.row("worker-1").in_doubt);
+    assert!(!fleet.row("worker-1").needs_review);
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn one_that_prepares_no_more_is_not_late_with_it() {
     fleet.lock("ceph", None, LockState::Inactive);
     fleet.ask(remove("worker-1")).expect("begins");
     (0..4 * 180).for_each(|_| fleet.pass(20_000, &[]));
-    let aside = |name| fleet.part(name).is_some_and(|part| part.set_aside.is_some());
+    let aside = |name| fleet.part(name).is_some_and(|part| part.deferral.is_some());
     assert_eq!((aside("worker-1"), aside("worker-2")), (false, true));
 }
 
@@ -317,7 +317,7 @@ fn one_whose_controllers_come_and_go_is_for_a_person() {
     assert_eq!((fleet.wants_a_person(), fleet.stuck("worker-1")), (false, None));
     comes_and_goes(&mut fleet, NODE_LOCKS_MS / HEARD_MS * 2);
     assert_eq!(fleet.stuck("worker-1"), Some(Stage::LocksInactive), "half an hour of that is no settling");
-    assert!(fleet.wants_a_person() && fleet.wish() == DesiredState::Go);
+    assert!(fleet.wants_a_person() && fleet.desired() == DesiredState::Go);
     fleet.ask(keep("worker-1")).expect("kept");
     assert_eq!((fleet.why("worker-1").as_deref(), fleet.stuck("worker-1")), (Some("InMaintenance"), None));
 }
@@ -337,7 +337,7 @@ fn one_that_was_disturbed_waits_for_its_controllers_to_a_deadline() {
     fleet.accept("worker-1");
     assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"));
     (0..2 * NODE_LOCKS_MS / 20_000).for_each(|_| fleet.pass(20_000, &[]));
-    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }), "{:?}", fleet.stuck("worker-1"));
+    assert!(matches!(fleet.desired(), DesiredState::Pause { .. }), "{:?}", fleet.stuck("worker-1"));
 }
 
 /// Its controller was about to release it, for the update.

@@ -96,7 +96,7 @@ pub(super) fn may_take_turn(tx: &Transaction<'_>, row: &MachineRow) -> Result<()
         None => "is a deployment that has not ended",
         // A machine whose workloads are returning first completes its part, at its new version.
         Some(_) if returns && row.removal.is_none() => "is giving it its workloads back",
-        Some(update) if update.wish == DesiredState::Abort && !disturbed => "is being aborted",
+        Some(update) if update.desired == DesiredState::Abort && !disturbed => "is being aborted",
         // Hooks and backups come before any disturbance, and this machine could no longer do its own.
         Some(update) if is_before_open(update) => "has not done its hooks and backups before the update yet",
         Some(_) => return Ok(()),

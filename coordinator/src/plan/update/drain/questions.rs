@@ -30,7 +30,7 @@ pub struct Question {
     /// The operation.
     pub op: SwarmOp,
     /// Timeout after which the question counts as failed, in milliseconds.
-    pub patience_ms: u64,
+    pub timeout_ms: u64,
 }
 
 /// The next questions, by the machine that each is about. Only one drain is ordered at a time: what it takes away has
@@ -139,13 +139,13 @@ pub(in crate::plan) fn known<'a>(
 }
 
 pub(in crate::plan) const fn question(agent: MachineId, op: SwarmOp) -> Question {
-    Question { agent, op, patience_ms: ANSWER_MS }
+    Question { agent, op, timeout_ms: ANSWER_MS }
 }
 
 /// A change of the node. The next question waits until the change is certain to be over.
 pub(in crate::plan) fn set(agent: MachineId, id: &SwarmId, availability: SwarmAvailability) -> Question {
     let op = SwarmOp::SetAvailability { node: id.clone(), availability };
-    Question { agent, op, patience_ms: SETTLE_MS }
+    Question { agent, op, timeout_ms: SETTLE_MS }
 }
 
 pub(in crate::plan) fn may_ask(snapshot: &ClusterSnapshot<'_>, look: &NodeObservation, id: MachineId) -> bool {

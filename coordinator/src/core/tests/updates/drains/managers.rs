@@ -127,7 +127,7 @@ fn without_an_answer_it_is_put_aside_when_the_drain_would_be() {
     fleet.talk(&mut swarm);
     assert_eq!(why(&fleet).as_deref(), Some("SwarmNoManager"));
     fleet.wait_for(&mut swarm, 30 * 60 * 1000);
-    let aside = fleet.part("control-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    let aside = fleet.part("control-1").and_then(|part| part.deferral.clone()).expect("put aside");
     assert!(aside.message.starts_with("Error: no manager of the swarm can be asked"), "{}", aside.message);
     assert_eq!(fleet.stuck("control-1"), Some(Stage::SwarmDrained));
     assert_eq!(waits(&fleet), [(Stage::LocksInactive, true), (Stage::SwarmDrained, false)], "its locks were granted");

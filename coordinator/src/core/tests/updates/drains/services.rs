@@ -29,7 +29,7 @@ fn a_drain_waits_until_the_services_there_run_all_their_tasks() {
 fn one_whose_services_stay_degraded_is_put_aside_and_nothing_was_drained() {
     let (mut fleet, mut swarm) = at_a_degraded_service();
     fleet.wait_for(&mut swarm, NODE_LOCKS_MS);
-    let aside = fleet.part("worker-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    let aside = fleet.part("worker-1").and_then(|part| part.deferral.clone()).expect("put aside");
     assert_eq!(aside.message, "Error: waiting for services to run all their tasks first - web: 2 of 3");
     assert!(!swarm.log.iter().any(|line| line.contains("drain")), "{:?}", swarm.log);
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
@@ -206,15 +206,15 @@ fn the_time_of_a_drain_does_not_run_while_it_waits_for_another() {
     assert!(fleet.permit("worker-1").is_some(), "{:?}", swarm.log);
     fleet.begin("worker-1");
     fleet.wait_for(&mut swarm, NODE_LOCKS_MS + 60_000);
-    let set_aside = |fleet: &Fleet| fleet.part("worker-2").and_then(|part| Some(part.set_aside.as_ref()?.failed()));
-    assert_eq!((fleet.why("worker-2").as_deref(), set_aside(&fleet)), (Some("ServiceDegraded"), None));
+    let deferral = |fleet: &Fleet| fleet.part("worker-2").and_then(|part| Some(part.deferral.as_ref()?.failed()));
+    assert_eq!((fleet.why("worker-2").as_deref(), deferral(&fleet)), (Some("ServiceDegraded"), None));
     assert!(!fleet.wants_a_person());
     fleet.event("worker-1", "install", ItemState::Succeeded);
     complete(&mut fleet, &mut swarm, "worker-1");
     fleet.wait_for(&mut swarm, NODE_LOCKS_MS - 20_000);
-    assert_eq!(set_aside(&fleet), None, "its time runs from when nobody else keeps it");
+    assert_eq!(deferral(&fleet), None, "its time runs from when nobody else keeps it");
     fleet.wait_for(&mut swarm, 20_000);
-    assert_eq!(set_aside(&fleet), Some(true), "{:?}", fleet.why("worker-2"));
+    assert_eq!(deferral(&fleet), Some(true), "{:?}", fleet.why("worker-2"));
 }
 
 /// An unconfirmed order may be carried out later: until then no node that shares a service is drained. The next

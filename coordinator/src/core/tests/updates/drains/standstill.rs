@@ -11,7 +11,7 @@ fn one_put_aside_says_what_kept_it() {
     swarm.silent = ["control-1", "control-2", "control-3"].map(str::to_owned).to_vec();
     fleet.talk(&mut swarm);
     fleet.wait_for(&mut swarm, NODE_LOCKS_MS);
-    let aside = fleet.part("worker-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    let aside = fleet.part("worker-1").and_then(|part| part.deferral.clone()).expect("put aside");
     let cause = "Error: no manager of the swarm can be asked - control-1: Timeout: no answer; ";
     assert!(aside.message.starts_with(cause), "{}", aside.message);
 }
@@ -46,7 +46,7 @@ fn one_whose_tasks_stay_is_put_aside_and_given_back() {
     fleet.talk(&mut swarm);
     assert_eq!(fleet.requests(), Vec::<&str>::new(), "{:?}", swarm.log);
     assert_eq!(swarm.availability("worker-1"), SwarmAvailability::Active);
-    let aside = fleet.part("worker-1").and_then(|part| part.set_aside.clone()).expect("put aside");
+    let aside = fleet.part("worker-1").and_then(|part| part.deferral.clone()).expect("put aside");
     assert_eq!(aside.message, "Error: waiting for swarm node worker-1 to be drained first - web: 2 tasks");
     assert_eq!(fleet.drain_stages("worker-1"), [(Stage::SwarmDrained, false), (Stage::SwarmUncordoned, true)]);
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
@@ -65,10 +65,10 @@ fn failed_worker_wants_person_at_once() {
     fleet.lock("ceph", Some("worker-1"), LockState::Active);
     assert!(fleet.wants_a_person(), "no deadline of its controllers runs for it");
     fleet.wait_for(&mut swarm, 3 * NODE_LOCKS_MS);
-    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wish()), (Some("Failed"), DesiredState::Go));
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.desired()), (Some("Failed"), DesiredState::Go));
     fleet.ask(Request::Skip { machine: machine("worker-1"), item: None }).expect("skips");
     complete(&mut fleet, &mut swarm, "worker-1");
-    assert_eq!((fleet.requests(), fleet.wish()), (vec!["worker-2"], DesiredState::Go), "nobody has to resume it");
+    assert_eq!((fleet.requests(), fleet.desired()), (vec!["worker-2"], DesiredState::Go), "nobody has to resume it");
 }
 
 #[test]
@@ -82,10 +82,10 @@ fn tasks_that_come_back_between_two_permits_pause_the_update() {
     fleet.event("worker-1", "install", ItemState::Succeeded);
     fleet.accept("worker-1");
     fleet.wait_for(&mut swarm, NODE_LOCKS_MS - 20_000);
-    assert_eq!((fleet.why("worker-1").as_deref(), fleet.wish()), (Some("SwarmDraining"), DesiredState::Go));
+    assert_eq!((fleet.why("worker-1").as_deref(), fleet.desired()), (Some("SwarmDraining"), DesiredState::Go));
     assert!(!fleet.wants_a_person(), "its time runs from when the first item was done");
     fleet.wait_for(&mut swarm, 20_000);
-    assert!(matches!(fleet.wish(), DesiredState::Pause { .. }) && fleet.wants_a_person());
+    assert!(matches!(fleet.desired(), DesiredState::Pause { .. }) && fleet.wants_a_person());
     let audited = fleet.core.facts().audit_lines().pop().expect("the pause is audited");
     assert_eq!((audited.actor.as_str(), audited.action.as_str()), ("muster", "pause"));
     let why = "paused, for \"Deploy phase done\" of worker-1 (Error: waiting for swarm node worker-1 to be drained \

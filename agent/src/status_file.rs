@@ -28,13 +28,13 @@ impl BlockReport {
 
 /// Keeps the file up to date.
 #[derive(Debug)]
-pub(crate) struct BlockNews {
+pub(crate) struct StatusFile {
     dir: StateDir,
     /// Content of the file and its start time; None: unknown so far.
     told: Option<Option<(AgentBlocked, u64)>>,
 }
 
-impl BlockNews {
+impl StatusFile {
     pub(crate) fn new(dir: &StateDir) -> Self {
         Self { dir: dir.clone(), told: None }
     }
@@ -70,16 +70,16 @@ mod tests {
     fn since_is_the_time_of_the_reason_and_not_of_the_words() {
         let state = tempfile::tempdir().expect("a directory");
         let dir = StateDir::new(state.path());
-        let mut news = BlockNews::new(&dir);
+        let mut file = StatusFile::new(&dir);
         let blocked = |reason, message: &str| AgentBlocked { reason, message: message.to_owned().into() };
-        news.tell(Some(&blocked(Reason::WaitingForSecret, "no session")));
-        news.told = Some(Some((blocked(Reason::WaitingForSecret, "no session"), 7)));
-        news.tell(Some(&blocked(Reason::WaitingForSecret, "refused")));
+        file.tell(Some(&blocked(Reason::WaitingForSecret, "no session")));
+        file.told = Some(Some((blocked(Reason::WaitingForSecret, "no session"), 7)));
+        file.tell(Some(&blocked(Reason::WaitingForSecret, "refused")));
         let told = BlockReport::load(&dir).expect("told");
         assert_eq!((told.message.as_str(), told.since_ms), ("refused", 7));
-        news.tell(Some(&blocked(Reason::DiskFull, "full")));
+        file.tell(Some(&blocked(Reason::DiskFull, "full")));
         assert!(BlockReport::load(&dir).expect("told").since_ms > 7);
-        news.tell(None);
+        file.tell(None);
         assert_eq!(BlockReport::load(&dir), None);
     }
 }

@@ -38,7 +38,7 @@ enum Kind {
 
 /// The targeted fault of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct TargetedFault {
     kind: Kind,
     /// An operator has taken a machine out of service for it.
     entered: bool,
@@ -64,7 +64,7 @@ fn stays_out(row: &MachineRow) -> bool {
 
 impl World {
     /// A second run targets one such fault.
-    pub(crate) fn await_moment(&mut self) {
+    pub(crate) fn choose_targeted_fault(&mut self) {
         let Some(dice) = &mut self.second_life else { return };
         let kinds = [
             Kind::Permit,
@@ -74,12 +74,12 @@ impl World {
             Kind::AbortedBeforeDrain,
             Kind::ReplacedBeforeDrain,
         ];
-        self.moment = dice.pick(&kinds).map(|kind| Moment { kind: *kind, entered: false });
+        self.targeted_fault = dice.pick(&kinds).map(|kind| TargetedFault { kind: *kind, entered: false });
     }
 
     /// Injects the targeted fault if its condition holds.
-    pub(crate) fn use_moment(&mut self) -> Result<(), Violation> {
-        let Some(Moment { kind, entered }) = self.moment else { return Ok(()) };
+    pub(crate) fn inject_targeted_fault(&mut self) -> Result<(), Violation> {
+        let Some(TargetedFault { kind, entered }) = self.targeted_fault else { return Ok(()) };
         let there: fn(&MachineRow) -> bool = match kind {
             Kind::Permit => awaits_permit,
             Kind::ReplacedInDrain => is_drained,
@@ -90,7 +90,7 @@ impl World {
             return if entered || matches!(kind, Kind::Permit | Kind::ReplacedInDrain) {
                 Ok(())
             } else {
-                self.enter_for_moment(kind)
+                self.enter_for_fault(kind)
             };
         };
         if !self.falls(USED_PERMILLE) {
@@ -98,19 +98,19 @@ impl World {
         }
         match kind {
             Kind::Permit => {
-                self.moment = None;
+                self.targeted_fault = None;
                 self.count("a machine was away while its permit was on its way");
                 self.cut_off(index, AWAY_MS);
                 Ok(())
             }
             Kind::RemovedOutOfService => {
-                self.moment = None;
+                self.targeted_fault = None;
                 self.count("a machine was removed while it was out of service");
                 self.remove(index, RemovalPolicy::Graceful)
             }
             Kind::WantedUnreachable => self.want_unreachable(machine, index),
             Kind::ReplacedInDrain => {
-                self.moment = None;
+                self.targeted_fault = None;
                 self.count("a machine was replaced in its drain");
                 self.replace(index)
             }
@@ -120,7 +120,10 @@ impl World {
 
     /// Does this run wait for an engine that drains a node late?
     pub(crate) fn awaits_late_drain(&self) -> bool {
-        matches!(self.moment, Some(Moment { kind: Kind::AbortedBeforeDrain | Kind::ReplacedBeforeDrain, .. }))
+        matches!(
+            self.targeted_fault,
+            Some(TargetedFault { kind: Kind::AbortedBeforeDrain | Kind::ReplacedBeforeDrain, .. })
+        )
     }
 
     /// The engine performs an obsolete drain.
@@ -143,12 +146,12 @@ impl World {
         let rollout = facts.open_rollout(&manifest::cluster_name()).map(|rollout| rollout.name.clone());
         match (kind, rollout, machine.and_then(|id| self.index_of(id))) {
             (Kind::ReplacedBeforeDrain, _, Some(index)) => {
-                self.moment = None;
+                self.targeted_fault = None;
                 self.count("a machine was replaced while its drain was late");
                 self.replace(index)
             }
             (Kind::AbortedBeforeDrain, Some(rollout), _) => {
-                self.moment = None;
+                self.targeted_fault = None;
                 self.count("an update was aborted while a drain was late");
                 self.operator(Request::Abort { rollout }).map(drop)
             }
@@ -163,7 +166,7 @@ impl World {
             self.cut_off(index, WANTED_MS);
             return Ok(());
         }
-        self.moment = None;
+        self.targeted_fault = None;
         self.count("a machine was wanted back while it was away");
         self.operator(Request::LeaveMaintenance { machine }).map(drop)
     }
@@ -187,7 +190,7 @@ impl World {
     }
 
     /// An operator takes a machine out of service.
-    fn enter_for_moment(&mut self, kind: Kind) -> Result<(), Violation> {
+    fn enter_for_fault(&mut self, kind: Kind) -> Result<(), Violation> {
         if !self.falls(ENTERS_PERMILLE) {
             return Ok(());
         }
@@ -202,7 +205,7 @@ impl World {
         if entered {
             self.count("maintenance entered");
         }
-        self.moment = Some(Moment { kind, entered });
+        self.targeted_fault = Some(TargetedFault { kind, entered });
         Ok(())
     }
 }

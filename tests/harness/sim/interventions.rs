@@ -20,7 +20,7 @@ const COMES_PERMILLE: u64 = 850;
 
 /// Targets: the stages, the first of which triggers; the weight; and what an update needs to reach them. Stages that
 /// few updates reach share a target.
-const APPOINTMENTS: &[(&[&str], usize, Needs)] = &[
+const INTERVENTIONS: &[(&[&str], usize, Needs)] = &[
     (&["hooks before"], 4, Needs::HooksBefore),
     (&["backups"], 4, Needs::Swarm),
     (&["cluster locks"], 1, Needs::Controllers),
@@ -48,7 +48,7 @@ enum Needs {
 
 /// An operator's intervention when the update is at one of these stages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Appointment {
+pub(crate) struct Intervention {
     stages: &'static [&'static str],
     aborts: bool,
 }
@@ -70,7 +70,7 @@ pub(crate) fn stages(facts: &Facts, cluster: &ClusterName) -> BTreeSet<&'static 
 
 /// Current stage of a machine.
 fn stage_of(row: &MachineRow) -> Option<&'static str> {
-    let mine = row.update.as_ref().filter(|mine| mine.maintenance.is_none() && !mine.only_added)?;
+    let mine = row.update.as_ref().filter(|mine| mine.maintenance.is_none() && !mine.hooks_only)?;
     // A machine that has released its slot may have left a stage unfinished.
     let (stage, _) = current(row).filter(|(stage, _)| row.slot.is_some() || *stage <= Stage::PreviousDeployed)?;
     match stage {
@@ -81,7 +81,7 @@ fn stage_of(row: &MachineRow) -> Option<&'static str> {
         Stage::DeployDone | Stage::ReconfigureDone if mine.disturbed() => Some("items"),
         Stage::DeployDone | Stage::ReconfigureDone => Some("harmless items"),
         Stage::RebootDone => Some("reboot"),
-        Stage::SwarmUncordoned | Stage::RequestRemoved if mine.set_aside.is_some() => {
+        Stage::SwarmUncordoned | Stage::RequestRemoved if mine.deferral.is_some() => {
             Some("return of a deferred machine")
         }
         Stage::SwarmUncordoned if mine.disturbed() => Some("uncordon"),
@@ -106,12 +106,12 @@ fn added(row: &MachineRow) -> Option<&'static str> {
 
 impl World {
     /// In a second run an operator targets a stage of the update that begins.
-    pub(crate) fn make_appointment(&mut self) {
+    pub(crate) fn plan_intervention(&mut self) {
         let Some(mut dice) = self.second_life.clone() else { return };
-        let possible = APPOINTMENTS.iter().filter(|(_, _, needs)| self.has(*needs));
+        let possible = INTERVENTIONS.iter().filter(|(_, _, needs)| self.has(*needs));
         let weighed: Vec<_> = possible.flat_map(|(stages, often, _)| std::iter::repeat_n(*stages, *often)).collect();
         let aborts = dice.permille(500);
-        self.appointment = dice.pick(&weighed).map(|stages| Appointment { stages, aborts });
+        self.intervention = dice.pick(&weighed).map(|stages| Intervention { stages, aborts });
         self.second_life = Some(dice);
     }
 
@@ -137,8 +137,8 @@ impl World {
     }
 
     /// The operator acts if the update is at the targeted stage.
-    pub(crate) fn keep_appointment(&mut self) -> Result<(), Violation> {
-        let Some(Appointment { stages: awaited, aborts }) = self.appointment else { return Ok(()) };
+    pub(crate) fn intervene(&mut self) -> Result<(), Violation> {
+        let Some(Intervention { stages: awaited, aborts }) = self.intervention else { return Ok(()) };
         let name = manifest::cluster_name();
         let at = self.facts().map(|facts| stages(facts, &name)).unwrap_or_default();
         let there = awaited.iter().any(|stage| at.contains(stage));
@@ -151,7 +151,7 @@ impl World {
             ("update paused", Request::Pause { rollout })
         };
         if self.operator(request)?.is_ok() {
-            self.appointment = None;
+            self.intervention = None;
             self.count(what);
             self.count_at(what, &at);
         }

@@ -1,5 +1,5 @@
 //! Seeded bugs: each must be found, and by the invariant named for it. A checker that never caught a bug proves
-//! nothing. Built with the feature `plants`, which no shipped binary has.
+//! nothing. Built with the feature `seeded-bugs`, which no shipped binary has.
 
 use muster_proto::{model::Counts, seeded_bug};
 use muster_tests::{
@@ -26,7 +26,7 @@ fn found(name: &'static str, last: u64) -> Option<(u64, Violation)> {
     })
 }
 
-macro_rules! plants {
+macro_rules! seeded_bugs {
     ($($test:ident: $name:literal by $($invariant:literal)|+ $(, last at $seed:literal)?;)+) => {
         $(#[test]
         fn $test() {
@@ -39,7 +39,7 @@ macro_rules! plants {
     };
 }
 
-plants! {
+seeded_bugs! {
     two_controls: "two-controls" by "1";
     grant_51: "grant-51" by "2";
     workers_first: "workers-first" by "3";
@@ -133,12 +133,12 @@ const DEPLOYMENT: Scenario = Scenario {
     faults: &[],
     spared: &[],
     faults_max: 0,
-    plant: None,
+    seeded_bug: None,
 };
 const UPDATE: Scenario = Scenario { reconfigure: false, update: true, ..DEPLOYMENT };
 
 /// Seeds a bug in such a cluster, with these faults, each once.
-fn found_by_the_model(plant: &'static str, scenario: Scenario, faults: &'static [Fault]) -> Option<Broken> {
+fn found_by_the_model(seeded_bug: &'static str, scenario: Scenario, faults: &'static [Fault]) -> Option<Broken> {
     let (spared, faults_max): (&[usize], u32) = match faults {
         [] => (&[], 0),
         // It is two faults: a copy, and its restore.
@@ -147,7 +147,7 @@ fn found_by_the_model(plant: &'static str, scenario: Scenario, faults: &'static 
         // Every order of two is too much: they affect the first machine only.
         _ => (&[1, 2, 3], 2),
     };
-    Scenario { faults, spared, faults_max, plant: Some(plant), ..scenario }.check().broken
+    Scenario { faults, spared, faults_max, seeded_bug: Some(seeded_bug), ..scenario }.check().broken
 }
 
 macro_rules! found_by_the_model {

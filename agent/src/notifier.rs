@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Notifier of the service manager; see the module.
-pub(crate) struct News {
+pub(crate) struct Notifier {
     watchdog: Watchdog,
     status: StatusLine,
     connected: bool,
@@ -17,14 +17,14 @@ pub(crate) struct News {
     since: Option<Timestamp>,
 }
 
-impl Default for News {
+impl Default for Notifier {
     fn default() -> Self {
         let (watchdog, status) = (Watchdog::from_environment(), StatusLine::default());
         Self { watchdog, status, connected: false, since: timestamp(unix_ms()) }
     }
 }
 
-impl News {
+impl Notifier {
     /// Notes the start or end of a session. A renewed certificate starts a new session without an end event of the old
     /// one.
     pub(crate) fn link(&mut self, connected: bool) {
@@ -42,7 +42,7 @@ impl News {
     }
 
     /// Longest wait allowed for the loop. None = unlimited.
-    pub(crate) fn patience(&self) -> Option<std::time::Duration> {
-        self.watchdog.patience()
+    pub(crate) fn time_limit(&self) -> Option<std::time::Duration> {
+        self.watchdog.time_limit()
     }
 }
