@@ -45,13 +45,8 @@ pub use maintenance::{LockCommand, LockRelease};
 use crate::{
     facts::{AuditObject, AuditRow, Facts, MachineRow, RowError, Transaction},
     plan::{
-        Limits, items,
-        reboot::missed_at,
-        removal,
-        safety::SPREAD_MS,
-        snapshot::ClusterSnapshot,
-        swarm as plan_swarm,
-        update::{self as plan_update, drain::SETTLE_MS},
+        Limits, drain::swarm::SETTLE_MS, items, reboot::missed_at, removal, safety::SPREAD_MS,
+        snapshot::ClusterSnapshot, swarm as plan_swarm, update as plan_update,
     },
     proof::ProofKey,
     store::{Change, Row},

@@ -6,6 +6,7 @@ mod audit;
 mod backup_rows;
 mod control_set;
 mod credential;
+mod drain_rows;
 mod enrolled;
 mod former_node;
 mod hello_facts;
@@ -31,6 +32,7 @@ pub use audit::{
 pub use backup_rows::BackupRow;
 pub use control_set::{ControlSet, Member};
 pub use credential::{CertificateRow, CredentialRow, DeniedRow, TokenRow};
+pub use drain_rows::{DrainKind, DrainRow, Drains, SwarmTarget};
 pub use enrolled::EnrolledWith;
 pub use former_node::FormerNode;
 pub use live::{ItemActivity, ItemInputs, Items, Live, MachineLive, UnprovenClaim, Unresolved};
@@ -44,8 +46,8 @@ pub use secret::{Sealed, SecretId, SecretRow};
 pub use swarm_live::{Asked, NodeObservation, Peers, Seen};
 pub use transaction::Transaction;
 pub use update_rows::{
-    ClusterStage, Deferral, DeferralCause, DesiredState, DrainRow, DrainTarget, MachineUpdate, MaintenanceRow,
-    Overwrites, PermitRow, RequestRow, Stuck, Target, UpdateKind, UpdateRow,
+    ClusterStage, Deferral, DeferralCause, DesiredState, MachineUpdate, MaintenanceRow, Overwrites, PermitRow,
+    RequestRow, Stuck, Target, UpdateKind, UpdateRow,
 };
 
 use crate::store::{Row, Table};

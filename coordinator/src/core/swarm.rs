@@ -8,11 +8,11 @@ use muster_proto::{
 
 use super::Refusal;
 use crate::{
-    facts::{AuditObject, DrainTarget, MUSTER, NodeObservation, Transaction},
+    facts::{AuditObject, MUSTER, NodeObservation, SwarmTarget, Transaction},
     plan::{
         Limits,
+        drain::swarm::node_ownership,
         swarm::{self, Entry, joining::NodeEntry},
-        update::drain::node_ownership,
     },
 };
 
@@ -112,14 +112,14 @@ pub(super) fn note_member(tx: &mut Transaction<'_>, machine: &MachineName, statu
         row.swarm = Some(member);
         row.former_node.take_if(|former| former.labels.is_empty() && former.availability.is_none());
         // A machine whose drain found no swarm or another node may get tasks now.
-        let drain = row.update.as_mut().and_then(|mine| mine.drain.as_mut());
-        let is_new = |target: &DrainTarget| match target {
-            DrainTarget::Unknown => false,
-            DrainTarget::Absent => true,
-            DrainTarget::Node { id, .. } => *id != node,
+        let drain = row.update.as_mut().and_then(|mine| mine.drains.swarm.as_mut());
+        let is_new = |target: &SwarmTarget| match target {
+            SwarmTarget::Unknown => false,
+            SwarmTarget::Absent => true,
+            SwarmTarget::Node { id, .. } => *id != node,
         };
         if let Some(drain) = drain.filter(|drain| is_new(&drain.target)) {
-            drain.target = DrainTarget::Unknown;
+            drain.target = SwarmTarget::Unknown;
             tx.live_mut(machine).swarm = NodeObservation { begun_here: true, ..NodeObservation::default() };
         }
     }

@@ -17,11 +17,11 @@ use crate::{
     core::update::{Options, digest, has_work, planned as started},
     facts::{ClusterStage, DesiredState, MachineRow, RebootWhy, RolloutRow, UpdateRow},
     plan::{
-        Limits, blocked, containers, locks, reboot, recovery, removal, safety,
+        Limits, blocked, containers, drain, locks, reboot, recovery, removal, safety,
         snapshot::{ClusterSnapshot, MachineView},
         update::{
-            are_locks_late, drain::uses_swarm, groups, is_cluster_moving, is_waiting_for_others, maintenance,
-            overdue_stage, paused_too_long, targets,
+            are_locks_late, groups, is_cluster_moving, is_waiting_for_others, maintenance, overdue_stage,
+            paused_too_long, targets,
         },
     },
 };
@@ -321,7 +321,8 @@ fn phases(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, machines: &[Change
         phases.push(phase("control machines", what, impact, if controls > 1 { "yes, between two" } else { "no" }));
         phases.extend(backups::in_turn(update));
     }
-    let leave = if uses_swarm(snapshot) { "workloads, tasks leave first" } else { "workloads move away first" };
+    let leave =
+        if drain::swarm::uses_swarm(snapshot) { "workloads, tasks leave first" } else { "workloads move away first" };
     if workers > 0 && snapshot.spec.update_groups.is_empty() {
         let of_workers = machines.iter().filter(|m| m.machine_type == MachineType::Worker);
         let what = workers_at_once(workers, safety::worker_slots_max(snapshot)) + &reboots(of_workers);

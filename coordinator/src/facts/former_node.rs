@@ -3,7 +3,7 @@
 use muster_proto::model::{SwarmAvailability, SwarmId, SwarmLabels};
 use serde::{Deserialize, Serialize};
 
-use super::{DrainTarget, MachineRow};
+use super::{MachineRow, SwarmTarget};
 
 /// State of the former node that the machine's node gets back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,9 +21,10 @@ impl MachineRow {
     /// Facts about its current node, for its next identity. None: it is in no known swarm.
     #[must_use]
     pub fn node_left_behind(&self) -> Option<FormerNode> {
-        let drained = match self.update.as_ref().and_then(|mine| mine.drain.as_ref()).map(|drain| &drain.target) {
-            Some(DrainTarget::Node { id, was }) if *was != SwarmAvailability::Drain => Some((id, *was)),
-            Some(DrainTarget::Node { .. } | DrainTarget::Unknown | DrainTarget::Absent) | None => None,
+        let drained = match self.update.as_ref().and_then(|mine| mine.drains.swarm.as_ref()).map(|drain| &drain.target)
+        {
+            Some(SwarmTarget::Node { id, was }) if *was != SwarmAvailability::Drain => Some((id, *was)),
+            Some(SwarmTarget::Node { .. } | SwarmTarget::Unknown | SwarmTarget::Absent) | None => None,
         };
         let joined = self.swarm.as_ref().map(|member| &member.node_id);
         // An identity that never joined the swarm passes on what it inherited.

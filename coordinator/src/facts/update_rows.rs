@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{
-    DeadlineOutcome, Generation, ItemName, MachineName, Scope, SecretName, SwarmAvailability, SwarmId, UpdateGroupName,
+    DeadlineOutcome, Generation, ItemName, MachineName, Scope, SecretName, SwarmAvailability, UpdateGroupName,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Added, AddedEnd, AddedReboot, BackupRow, MachineRow, Stage, StageRow};
+use super::{Added, AddedEnd, AddedReboot, BackupRow, Drains, MachineRow, Stage, StageRow, SwarmTarget};
 
 /// A machine's own params of single items.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
@@ -187,12 +187,9 @@ pub struct MachineUpdate {
     /// The stage past its deadline.
     #[serde(default)]
     pub stuck: Option<Stuck>,
-    /// The drain of its Swarm node, until the node's state is restored.
+    /// The drains of its nodes.
     #[serde(default)]
-    pub drain: Option<DrainRow>,
-    /// Number of drains begun in this update.
-    #[serde(default)]
-    pub drains: u32,
+    pub drains: Drains,
     /// It only goes out of service.
     #[serde(default)]
     pub maintenance: Option<MaintenanceRow>,
@@ -211,31 +208,6 @@ pub struct MaintenanceRow {
     pub accept_control_plane_downtime: bool,
 }
 
-/// The Swarm drain of a machine, from its beginning until its node's state is restored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DrainRow {
-    /// Start in Unix milliseconds.
-    pub since_ms: u64,
-    /// The drained node.
-    pub target: DrainTarget,
-}
-
-/// A machine's node in the Swarm. Recorded before anything of it is changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DrainTarget {
-    /// The machine is still to be asked.
-    Unknown,
-    /// Its engine is outside every swarm, so it has no tasks of services.
-    Absent,
-    /// A node.
-    Node {
-        /// Its id, from its own engine and the managers.
-        id: SwarmId,
-        /// The availability that it gets back: the last one set by others.
-        was: SwarmAvailability,
-    },
-}
-
 impl MachineUpdate {
     /// May something disruptive have been started here?
     #[must_use]
@@ -246,9 +218,9 @@ impl MachineUpdate {
     /// Is its Swarm node drained by Muster, or may that drain be ordered by now? False if an operator had drained it.
     #[must_use]
     pub fn takes_tasks(&self) -> bool {
-        self.drain.as_ref().is_some_and(|row| match row.target {
-            DrainTarget::Node { was, .. } => was != SwarmAvailability::Drain,
-            DrainTarget::Unknown | DrainTarget::Absent => false,
+        self.drains.swarm.as_ref().is_some_and(|row| match row.target {
+            SwarmTarget::Node { was, .. } => was != SwarmAvailability::Drain,
+            SwarmTarget::Unknown | SwarmTarget::Absent => false,
         })
     }
 

@@ -10,6 +10,7 @@ pub mod assign;
 pub mod blocked;
 pub mod containers;
 pub mod deploy;
+pub mod drain;
 pub mod enrolment;
 pub mod items;
 pub mod locks;

@@ -6,7 +6,7 @@ use super::{
     safety::{blocked, some_names},
     snapshot::{ClusterSnapshot, MachineView},
 };
-use crate::facts::{DrainTarget, Facts, MachineRow};
+use crate::facts::{Facts, MachineRow, SwarmTarget};
 
 /// After `recover`: are the machines' reports consistent, and has an operator reviewed every machine that may be in the
 /// middle of an update?
@@ -73,9 +73,9 @@ fn doubted(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
 #[must_use]
 pub fn needs_review(row: &MachineRow) -> Blocked {
     let name = &row.name;
-    let known = match row.update.as_ref().and_then(|mine| mine.drain.as_ref()).map(|drain| &drain.target) {
-        Some(DrainTarget::Node { id, was }) => format!("; its Swarm node {id} was {was} before it was drained"),
-        Some(DrainTarget::Unknown | DrainTarget::Absent) | None => String::new(),
+    let known = match row.update.as_ref().and_then(|mine| mine.drains.swarm.as_ref()).map(|drain| &drain.target) {
+        Some(SwarmTarget::Node { id, was }) => format!("; its Swarm node {id} was {was} before it was drained"),
+        Some(SwarmTarget::Unknown | SwarmTarget::Absent) | None => String::new(),
     };
     blocked(
         Reason::RecoveredInDoubt,

@@ -11,11 +11,13 @@ use muster_proto::{
 };
 
 use super::{
-    assign, recovery,
+    assign,
+    drain::{self, swarm::node_ownership},
+    recovery,
     safety::{self, blocked},
     snapshot::{ClusterSnapshot, MachineView},
     swarm,
-    update::{drain, drain::node_ownership, maintenance, waits},
+    update::{maintenance, waits},
 };
 use crate::facts::{DepartingNode, RemovalRow};
 
@@ -169,7 +171,7 @@ fn first_node(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &Remo
     let known = view.row.swarm.as_ref().map(|member| DepartingNode::Node(member.node_id.clone()));
     let asks = row.policy != RemovalPolicy::Forced && view.row.host.is_some();
     match known {
-        None if asks && drain::uses_swarm(snapshot) && swarm::may_have_begun(snapshot.facts, view.row) => {
+        None if asks && drain::swarm::uses_swarm(snapshot) && swarm::may_have_begun(snapshot.facts, view.row) => {
             DepartingNode::Unknown
         }
         Some(_) if asks => DepartingNode::Unknown,
@@ -184,7 +186,7 @@ fn identified(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &Remo
     if row.policy == RemovalPolicy::Forced {
         return Some(joined);
     }
-    let info = drain::fresh(snapshot, drain::look(view)?.info.as_ref())?;
+    let info = drain::swarm::fresh(snapshot, drain::swarm::look(view)?.info.as_ref())?;
     match &info.node {
         Some(node) => {
             node_ownership::foreign(snapshot, view, node, None).is_none().then(|| DepartingNode::Node(node.clone()))

@@ -16,7 +16,7 @@ pub use quorum::{
 pub use slots::{SPREAD_MS, has_worker_slot, within_group_limit, worker_slots_max, workers_within_limit};
 
 use super::{
-    locks, recovery,
+    drain, locks, recovery,
     snapshot::{ClusterSnapshot, MachineView},
     swarm,
     update::{self, groups},
@@ -112,7 +112,7 @@ pub fn controls_heard(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) ->
 pub fn may_disturb(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     store_is_current(snapshot)?;
     locks_granted(snapshot, view)?;
-    swarm_drained(snapshot, view)
+    drained(snapshot, view)
 }
 
 /// May a machine be disturbed again during its turn? Another control machine may have gone away since. Whether all are
@@ -124,18 +124,18 @@ pub fn may_disturb_again(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>)
     if control && !seeded_bug("quorum-once") { controls_are_there(snapshot, view) } else { Ok(()) }
 }
 
-/// Rule 4, the Swarm alone.
-pub fn swarm_drained(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+/// Rule 4, the drains alone.
+pub fn drained(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     // Seeded bug: disturb a worker in spite of its tasks.
     let ignored = view.row.spec.machine_type == MachineType::Worker && seeded_bug("ignore-swarm-tasks");
-    if ignored { Ok(()) } else { update::drain::reached(snapshot, view) }
+    if ignored { Ok(()) } else { drain::drained(snapshot, view) }
 }
 
 /// Rule 4 for a machine that is out of service and leaves for good, which is final as well.
 pub fn may_leave(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     store_is_current(snapshot)?;
     locks_let_leave(snapshot, view)?;
-    swarm_drained(snapshot, view)
+    drained(snapshot, view)
 }
 
 /// As [`may_leave`], the locks alone: also those of its cluster, unless it was disturbed before.

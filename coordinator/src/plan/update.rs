@@ -9,7 +9,6 @@
 
 mod cluster;
 mod deadlines;
-pub mod drain;
 pub mod groups;
 pub mod hooks;
 pub mod maintenance;
@@ -21,14 +20,13 @@ pub mod waits;
 use muster_proto::model::{DeadlineOutcome, ItemName, ItemProgress, MachineName, MachineType, Phase};
 
 use super::{
+    drain::DrainStep,
     items::complete_set,
     safety, secrets,
     snapshot::{ClusterSnapshot, MachineView, Progress},
     swarm,
 };
-use crate::facts::{
-    ClusterRow, ClusterStage, ControlSet, DeferralCause, DesiredState, DrainTarget, MachineRow, Stage, UpdateRow,
-};
+use crate::facts::{ClusterRow, ClusterStage, ControlSet, DeferralCause, DesiredState, MachineRow, Stage, UpdateRow};
 
 pub(in crate::plan) use cluster::cluster_lets;
 pub use cluster::{is_cluster_moving, is_open, not_halted, overdue_stage, paused_too_long};
@@ -98,7 +96,7 @@ pub enum MachineStep {
         /// Is something disruptive ahead, as things are now?
         disruptive: bool,
     },
-    /// Of its node in the swarm.
+    /// Of the drain of its nodes.
     Drain(DrainStep),
     /// It may be disturbed: its list reaches this phase, disruptive items aside.
     Enter(Phase, ControlSet),
@@ -145,22 +143,6 @@ pub enum MachineStep {
     LeaveOut,
     /// It was put aside because it was lost, and is back before its rollout went on without it.
     IsBack,
-}
-
-/// A step of the Swarm drain of one machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DrainStep {
-    /// Its locks are inactive: its node is to be drained.
-    Begin,
-    /// This is what is drained, and what it gets back.
-    Target(DrainTarget),
-    /// Its node gets its availability back.
-    Uncordon {
-        /// Is it at the new version now?
-        upgraded: bool,
-    },
-    /// Its node is as it was.
-    Uncordoned,
 }
 
 /// What is to be recorded or granted next. Outcomes come before grants, so that a grant is decided on what is true.
@@ -320,7 +302,7 @@ fn may_try_again(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> bool {
 
 /// Is an item of the list running, or may it be started by the agent alone? One that is recorded as running and whose
 /// permit is over never began: see [`MachineView::live_permit`].
-pub(super) fn is_at_work(view: &MachineView<'_>) -> bool {
+pub(in crate::plan) fn is_at_work(view: &MachineView<'_>) -> bool {
     view.next_open().is_some_and(|item| match view.standing(item) {
         ItemProgress::Running { .. } | ItemProgress::Due { .. } => {
             !view.needs_permit(item) || view.live_permit(item).is_some()

@@ -6,8 +6,8 @@ use muster_coordinator::core::{Request, update::Options};
 use muster_coordinator::facts::{MachineRow, RemovalRow};
 use muster_coordinator::plan::{
     blocked,
+    drain::swarm::NOBODY_TO_ASK,
     snapshot::{ClusterSnapshot, MachineView, State},
-    update::drain::NOBODY_TO_ASK,
 };
 use muster_proto::model::{Blocked, ItemName, ItemProgress, MachineName, MachineType, Reason, RemovalPolicy, Scope};
 

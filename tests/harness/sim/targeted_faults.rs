@@ -3,7 +3,7 @@
 
 use muster_coordinator::{
     core::Request,
-    facts::{DrainTarget, MachineRow, MachineUpdate},
+    facts::{MachineRow, MachineUpdate, SwarmTarget},
 };
 use muster_proto::model::{MachineName, RemovalPolicy, SwarmAvailability, SwarmOp};
 
@@ -139,8 +139,8 @@ impl World {
         };
         let Some(facts) = self.facts() else { return Ok(()) };
         let of_node = |row: &MachineRow| {
-            let drain = row.update.as_ref().and_then(|mine| mine.drain.as_ref());
-            drain.is_some_and(|drain| matches!(&drain.target, DrainTarget::Node { id, .. } if *id == node))
+            let drain = row.update.as_ref().and_then(|mine| mine.drains.swarm.as_ref());
+            drain.is_some_and(|drain| matches!(&drain.target, SwarmTarget::Node { id, .. } if *id == node))
         };
         let machine = facts.machines.values().find(|row| of_node(row)).and_then(|row| row.id);
         let rollout = facts.open_rollout(&manifest::cluster_name()).map(|rollout| rollout.name.clone());

@@ -200,7 +200,7 @@ impl World {
         self.coordinator.is_none()
             || row
                 .and_then(|row| row.update.as_ref())
-                .is_some_and(|part| part.request.is_some() || part.drain.is_some())
+                .is_some_and(|part| part.request.is_some() || part.drains.swarm.is_some())
     }
 
     /// The node of a machine, as known to its engine and its swarm.

@@ -14,18 +14,19 @@ use crate::{
         decide::{begin_stage, end_stage},
     },
     facts::{
-        Asked, AuditObject, DepartingNode, DrainRow, DrainTarget, Facts, MUSTER, MachineRow, NodeObservation, Peers,
-        Seen, Stage, Transaction,
+        Asked, AuditObject, DepartingNode, DrainKind, DrainRow, Facts, MUSTER, MachineRow, NodeObservation, Peers,
+        Seen, Stage, SwarmTarget, Transaction,
     },
     plan::{
-        Limits, removal,
+        Limits,
+        drain::{
+            DrainStep, drained_stage, restored_stage,
+            swarm::{SETTLE_MS, is_awaited, questions},
+        },
+        removal,
         snapshot::ClusterSnapshot,
         swarm::restore,
-        update::{
-            DrainStep,
-            drain::{SETTLE_MS, is_awaited, questions},
-            targets,
-        },
+        update::targets,
     },
 };
 
@@ -34,14 +35,14 @@ use crate::{
 const OPEN_MAX: usize = 6;
 
 pub(super) fn record(tx: &mut Transaction<'_>, machine: &MachineName, step: DrainStep, now: Now) {
-    if step == DrainStep::Begin {
+    if step == DrainStep::Begin(DrainKind::Swarm) {
         let look = &mut tx.live_mut(machine).swarm;
         (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
         (look.begun_here, look.ordered, look.services) = (true, false, None);
         // Restore its current availability later: it may have changed since the last look.
         look.forget_node();
     }
-    if step == DrainStep::Target(DrainTarget::Unknown) {
+    if step == DrainStep::SwarmTarget(SwarmTarget::Unknown) {
         let look = &mut tx.live_mut(machine).swarm;
         look.forget_node();
         look.services = None;
@@ -49,28 +50,34 @@ pub(super) fn record(tx: &mut Transaction<'_>, machine: &MachineName, step: Drai
     let Some(row) = tx.machine_mut(machine) else { return };
     let Some(mine) = &mut row.update else { return };
     match step {
-        DrainStep::Begin => {
-            mine.drain = Some(DrainRow { since_ms: now.wall_ms, target: DrainTarget::Unknown });
-            mine.drains += 1;
+        DrainStep::Begin(kind) => {
+            match kind {
+                DrainKind::Swarm => {
+                    mine.drains.swarm = Some(DrainRow { since_ms: now.wall_ms, target: SwarmTarget::Unknown });
+                }
+            }
+            *mine.drains.begun.entry(kind).or_default() += 1;
             end_stage(row, Stage::LocksInactive, true, now);
-            begin_stage(row, Stage::SwarmDrained, now);
+            begin_stage(row, drained_stage(kind), now);
         }
-        DrainStep::Target(target) => {
-            if let Some(drain) = &mut mine.drain {
+        DrainStep::SwarmTarget(target) => {
+            if let Some(drain) = &mut mine.drains.swarm {
                 drain.target = target;
             }
         }
-        DrainStep::Uncordon { upgraded } => {
+        DrainStep::Uncordon { of, upgraded } => {
             if upgraded {
                 upgraded_stages(row, now);
             } else {
-                end_stage(row, Stage::SwarmDrained, false, now);
+                end_stage(row, drained_stage(of), false, now);
             }
-            begin_stage(row, Stage::SwarmUncordoned, now);
+            begin_stage(row, restored_stage(of), now);
         }
-        DrainStep::Uncordoned => {
-            mine.drain = None;
-            end_stage(row, Stage::SwarmUncordoned, true, now);
+        DrainStep::Uncordoned(kind) => {
+            match kind {
+                DrainKind::Swarm => mine.drains.swarm = None,
+            }
+            end_stage(row, restored_stage(kind), true, now);
         }
     }
 }
@@ -78,7 +85,7 @@ pub(super) fn record(tx: &mut Transaction<'_>, machine: &MachineName, step: Drai
 /// Clusters with questions for their swarms: about a drain, the managers, or the state that a machine's node gets back.
 /// Most steps have none.
 pub(in crate::core) fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
-    let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drain.is_some());
+    let drains = |row: &MachineRow| row.update.as_ref().is_some_and(|update| update.drains.swarm.is_some());
     let is_counted = |row: &MachineRow| row.slot.is_some() && row.swarm.as_ref().is_some_and(|member| member.manager);
     let asks = |row: &MachineRow| drains(row) || is_counted(row) || restore::owed(row).is_some() || row.departs();
     facts.machines.values().filter(|row| asks(row)).map(|row| &row.spec.cluster_name).collect()
@@ -194,9 +201,9 @@ fn node_of(row: &MachineRow) -> Option<SwarmId> {
     if restore::owed(row).is_some() {
         return row.swarm.as_ref().map(|member| member.node_id.clone());
     }
-    match &row.update.as_ref()?.drain.as_ref()?.target {
-        DrainTarget::Node { id, .. } => Some(id.clone()),
-        DrainTarget::Unknown | DrainTarget::Absent => None,
+    match &row.update.as_ref()?.drains.swarm.as_ref()?.target {
+        SwarmTarget::Node { id, .. } => Some(id.clone()),
+        SwarmTarget::Unknown | SwarmTarget::Absent => None,
     }
 }
 

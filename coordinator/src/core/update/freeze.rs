@@ -10,8 +10,8 @@ use muster_proto::{
 use super::Options;
 use crate::{
     facts::{
-        AddedReboot, ClusterRow, DesiredState, ItemOverride, MachineRow, MachineUpdate, MaintenanceRow, RebootWhy,
-        RolloutRow, Target, Transaction, UpdateKind, UpdateRow,
+        AddedReboot, ClusterRow, DesiredState, Drains, ItemOverride, MachineRow, MachineUpdate, MaintenanceRow,
+        RebootWhy, RolloutRow, Target, Transaction, UpdateKind, UpdateRow,
     },
     plan::{Limits, added, items, reboot, secrets, snapshot::MachineView, update::concerns},
 };
@@ -131,8 +131,7 @@ pub(super) fn part(
         returned_at_ms: None,
         deferral: None,
         stuck: None,
-        drain: None,
-        drains: 0,
+        drains: Drains::default(),
         maintenance: kind.takes_out().then(MaintenanceRow::default),
     }
 }
@@ -147,13 +146,12 @@ pub(super) fn removal_part(tx: &Transaction<'_>, row: &MachineRow, mine: &Machin
     let before = MachineRow { update: None, ..row.clone() };
     let newest = tx.clusters.get(&row.spec.cluster_name).map_or(mine.version, |cluster| cluster.spec_version);
     let kept = part(&before, UpdateKind::Removal, newest, &secrets::newest(tx, &row.spec.cluster_name));
-    let MachineUpdate { request, ends_before, returned_at_ms, drain, drains, .. } = mine;
+    let MachineUpdate { request, ends_before, returned_at_ms, drains, .. } = mine;
     MachineUpdate {
         disruptive: request.is_some() || row.slot.is_none(),
         request,
         ends_before,
         returned_at_ms,
-        drain,
         drains,
         maintenance,
         ..kept

@@ -9,11 +9,12 @@ use muster_proto::{
 
 use super::super::{at, snapshots};
 use crate::{
-    facts::{DrainRow, Facts, RemovalRow},
+    facts::{DrainKind, DrainRow, Facts, RemovalRow, SwarmTarget},
     plan::{
-        Limits, removal, safety,
+        Limits,
+        drain::swarm::{self, Aim},
+        removal,
         snapshot::{ClusterSnapshot, MachineView},
-        update::drain::{self, Aim},
     },
 };
 
@@ -32,7 +33,7 @@ pub fn cluster_states(
 ) -> Vec<ClusterState> {
     let of_cluster = |snapshot: &ClusterSnapshot<'_>| -> Vec<ClusterState> {
         let drains = snapshot.machines.iter().filter_map(|view| {
-            let row = view.update()?.drain.as_ref()?;
+            let row = view.update()?.drains.swarm.as_ref()?;
             Some(swarm_drain(snapshot, view, row))
         });
         let removals = snapshot.machines.iter().filter_map(|view| {
@@ -51,14 +52,14 @@ fn name(prefix: &str, machine: &MachineName) -> String {
     format!("{prefix}{}", machine.get(cut..).unwrap_or(machine))
 }
 
-fn swarm_drain(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &DrainRow) -> ClusterState {
-    let given_back = drain::aim(snapshot, view) == Some(Aim::GivenBack);
+fn swarm_drain(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &DrainRow<SwarmTarget>) -> ClusterState {
+    let given_back = swarm::aim(snapshot, view) == Some(Aim::GivenBack);
     let waits = if given_back {
-        drain::given_back(snapshot, view)
-    } else if drain::was_reached(view) && drain::aim(snapshot, view).is_none() {
+        swarm::given_back(snapshot, view)
+    } else if swarm::was_reached(view) && swarm::aim(snapshot, view).is_none() {
         Ok(())
     } else {
-        safety::swarm_drained(snapshot, view)
+        swarm::reached(snapshot, view)
     };
     let maintained = view.update().is_some_and(|mine| mine.maintenance.is_some());
     let reason = match view.row.removal {
@@ -81,7 +82,7 @@ fn swarm_drain(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &Dra
         },
         status: ClusterStateStatus {
             actual_value: drained.to_string(),
-            attempt: view.update().map_or(0, |mine| mine.drains),
+            attempt: view.update().and_then(|mine| mine.drains.begun.get(&DrainKind::Swarm).copied()).unwrap_or(0),
             message: waits.err().map(|waits| waits.message).unwrap_or_default(),
         },
     }

@@ -10,12 +10,12 @@ use muster_proto::{
 use crate::{
     facts::{DepartingNode, NodeObservation, Peers},
     plan::{
-        safety::{self, blocked},
-        snapshot::{ClusterSnapshot, MachineView},
-        update::drain::{
+        drain::swarm::{
             self, FRESH_MS, SETTLE_MS, look, node_ownership,
             questions::{LOOK_EVERY_MS, Question, RETRY_MS, known, manager, may_ask, own_engine, question},
         },
+        safety::{self, blocked},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 
@@ -75,7 +75,7 @@ fn leave(
     look: &NodeObservation,
     id: &SwarmId,
 ) -> Option<Question> {
-    let Some(info) = drain::fresh(snapshot, look.info.as_ref()) else { return own_engine(snapshot, view, look) };
+    let Some(info) = swarm::fresh(snapshot, look.info.as_ref()) else { return own_engine(snapshot, view, look) };
     let own = view.row.id.filter(|own| view.connected() && may_ask(snapshot, look, *own))?;
     let still = info.node.as_ref() == Some(id);
     still.then(|| Question { agent: own, op: SwarmOp::Leave { node: id.clone() }, timeout_ms: SETTLE_MS })
@@ -92,7 +92,7 @@ pub fn is_forgotten(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> b
 /// Rule 1, the swarm's own quorum: the remaining managers have a majority among themselves, before and after a manager
 /// is demoted.
 fn majority_is_kept(snapshot: &ClusterSnapshot<'_>, look: &NodeObservation, found: &SwarmNode) -> Result<(), Blocked> {
-    let Some(peers) = drain::fresh(snapshot, look.peers.as_ref()) else {
+    let Some(peers) = swarm::fresh(snapshot, look.peers.as_ref()) else {
         return Err(blocked(Reason::LeavingSwarm, "the managers of its swarm are being counted", "one has answered"));
     };
     is_majority(peers, found)
@@ -129,7 +129,7 @@ pub fn waits(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Blocked 
             (None, None) => "its Docker Engine is being asked for its Swarm node".to_owned(),
         });
     }
-    let why = || drain::unanswered(snapshot, view, look);
+    let why = || swarm::unanswered(snapshot, view, look);
     // A manager's earlier answer is obsolete once no manager can be asked.
     if let Some(why) =
         known(snapshot, view, look).is_none().then(why).filter(|why| why.reason == Reason::SwarmNoManager)

@@ -6,13 +6,13 @@ use muster_proto::model::{Blocked, Reason, SwarmAvailability, SwarmId, SwarmOp};
 use crate::{
     facts::{FormerNode, MachineRow, NodeObservation},
     plan::{
-        safety::{self, blocked},
-        snapshot::{ClusterSnapshot, MachineView},
-        update::drain::{
+        drain::swarm::{
             FRESH_MS, SETTLE_MS, fresh, look, node_ownership,
             questions::{Question, RETRY_MS, known, manager, own_engine, question, set},
             unanswered,
         },
+        safety::{self, blocked},
+        snapshot::{ClusterSnapshot, MachineView},
     },
 };
 

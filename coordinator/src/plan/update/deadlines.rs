@@ -1,12 +1,13 @@
 //! Deadlines of what machines wait for, and when time alone changes something.
 
 use super::{
-    DECISION_MS, cluster, drain, hooks, stages, targets,
+    DECISION_MS, cluster, hooks, stages, targets,
     turn::{Advance, Participant, wants_slot},
 };
 use crate::{
     facts::{ClusterStage, DesiredState, MachineUpdate, UpdateRow},
     plan::{
+        drain::swarm,
         locks, removal,
         snapshot::{ClusterSnapshot, MachineView},
     },
@@ -79,7 +80,7 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
     let update = snapshot.update()?;
     let of_machines = targets(snapshot).filter_map(|view| {
         let late = wait_until_ms(snapshot, view);
-        let swarm = drain::questions::wakes_at(snapshot, view);
+        let swarm = swarm::questions::wakes_at(snapshot, view);
         let swarm = swarm.map(|mono_ms| snapshot.now.wall_ms + mono_ms.saturating_sub(snapshot.now.mono_ms));
         let own = late.into_iter().chain(swarm);
         own.filter(|at| *at > snapshot.now.wall_ms).min()

@@ -6,11 +6,11 @@ use muster_proto::{
     seeded_bug::seeded_bug,
 };
 
-use super::{drain, targets};
+use super::targets;
 use crate::{
     facts::{MachineUpdate, MaintenanceRow},
     plan::{
-        assign, containers, locks,
+        assign, containers, drain, locks,
         safety::{self, blocked},
         snapshot::{ClusterSnapshot, MachineView},
     },
@@ -95,7 +95,7 @@ pub fn out_of_service(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) ->
     let known = view.in_maintenance() && !view.row.revoked && !view.row.needs_review;
     let mine = view.update().filter(|_| known)?;
     let name = &view.row.name;
-    let moved = !locks::nobody_moves(snapshot) || drain::uses_swarm(snapshot);
+    let moved = !locks::nobody_moves(snapshot) || drain::swarm::uses_swarm(snapshot);
     let workloads = if moved { "its workloads were moved away" } else { "nobody moves workloads here" };
     let stay = containers::stay(view.row);
     let mut message = format!("out of service: {workloads} and no item is run on it{stay}");

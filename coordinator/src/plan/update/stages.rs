@@ -53,7 +53,11 @@ fn deadline(
 /// another machine, because a controller that grants one at a time is at work all the while. This excludes a machine
 /// that is refused (its lock is failed), and one that all others overtake: it would keep its slot, and so narrow the
 /// update, to the end.
-pub(super) fn others_moved_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, view: &MachineView<'_>) -> u64 {
+pub(in crate::plan) fn others_moved_ms(
+    snapshot: &ClusterSnapshot<'_>,
+    update: &UpdateRow,
+    view: &MachineView<'_>,
+) -> u64 {
     let overtook = view.update().map_or(0, |mine| update.ends.saturating_sub(mine.ends_before));
     let overtaken = overtook as usize >= safety::worker_slots_max(snapshot).saturating_mul(OVERTAKEN_WIDTHS);
     let refused = locks::is_refused(snapshot, &view.row.name);

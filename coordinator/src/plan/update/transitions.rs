@@ -1,7 +1,8 @@
 //! The transitions of a machine's turn: which step leads from which state to which, and the rule that lets it. The
 //! documents show this list, and debug builds hold every recorded step to it.
 
-use super::{DrainStep, MachineStep, turn::TurnState};
+use super::{MachineStep, turn::TurnState};
+use crate::plan::drain::DrainStep;
 
 impl TurnState {
     /// Its name in the documents.
@@ -36,10 +37,10 @@ impl MachineStep {
             Self::Prepared => "Prepared",
             Self::Stuck { .. } => "Stuck",
             Self::TakeSlot { .. } => "TakeSlot",
-            Self::Drain(DrainStep::Begin) => "Drain",
-            Self::Drain(DrainStep::Target(_)) => "DrainTarget",
+            Self::Drain(DrainStep::Begin(_)) => "Drain",
+            Self::Drain(DrainStep::SwarmTarget(_)) => "DrainTarget",
             Self::Drain(DrainStep::Uncordon { .. }) => "Uncordon",
-            Self::Drain(DrainStep::Uncordoned) => "Uncordoned",
+            Self::Drain(DrainStep::Uncordoned(_)) => "Uncordoned",
             Self::Enter(..) => "Enter",
             Self::Permit { .. } => "Permit",
             Self::Defer { .. } => "Defer",

@@ -7,15 +7,17 @@ use muster_proto::{
 };
 
 use super::{
-    DrainStep, MachineStep, concerns,
+    MachineStep, concerns,
     deadlines::{lock_deadline_ms, return_deadline_ms, returned_deadline_ms},
-    drain, earlier_on_its_way, frozen_set, hooks, is_at_work, is_untouched, maintenance, not_halted, stages,
+    earlier_on_its_way, frozen_set, hooks, is_at_work, is_untouched, maintenance, not_halted, stages,
     waits::{because, late_for},
 };
 use crate::{
-    facts::{ClusterStage, DeferralCause, DesiredState, Facts, MachineUpdate, Stage, UpdateKind, UpdateRow},
+    facts::{ClusterStage, DeferralCause, DesiredState, DrainKind, Facts, MachineUpdate, Stage, UpdateKind, UpdateRow},
     plan::{
-        Limits, assign, locks, removal,
+        Limits, assign,
+        drain::{self, DrainStep},
+        locks, removal,
         safety::{self, blocked},
         snapshot::{ClusterSnapshot, MachineView, Progress},
     },
@@ -138,7 +140,7 @@ impl<'c, 's> Participant<'c, 's> {
             (false, _) if !self.mine.disruptive => TurnState::Harmless,
             (false, _) if self.is_stopping() => TurnState::Stopping,
             (false, false) if self.view.row.max_phase > Some(Phase::Prepare) => TurnState::Entered,
-            (false, _) if self.mine.drain.is_some() => TurnState::Draining,
+            (false, _) if self.mine.drains.any_begun() => TurnState::Draining,
             (false, _) => TurnState::Requested,
         }
     }
@@ -183,7 +185,7 @@ impl<'c, 's> Participant<'c, 's> {
 
     /// Does it give back what it holds, and as an upgraded machine? A harmless item that runs when the machine is
     /// refused before its first disruptive item ends first.
-    pub(super) fn gives_back(self) -> Option<bool> {
+    pub(in crate::plan) fn gives_back(self) -> Option<bool> {
         let Self { update, view, mine, .. } = self;
         if let Some(row) = &mine.maintenance {
             return maintenance::gives_back(view, mine, row).then_some(false);
@@ -203,21 +205,22 @@ impl<'c, 's> Participant<'c, 's> {
         reached && self.view.all_done() && assign::is_accepted(self.snapshot.facts, self.view)
     }
 
-    /// The Swarm node first, then the request.
+    /// Its nodes first, then the request.
     fn gives_back_next(self, upgraded: bool) -> Advance<'c> {
         let Self { snapshot, update, view, mine } = self;
-        if mine.drain.is_none() {
+        let Some(orchestrator) = drain::to_restore(view) else {
             let finished = upgraded && mine.request.is_none();
             return Advance::Move(if finished { MachineStep::Finish } else { MachineStep::GiveBack { upgraded } });
+        };
+        let of = orchestrator.kind();
+        if !view.row.stages.contains_key(&drain::restored_stage(of)) {
+            return Advance::Move(MachineStep::Drain(DrainStep::Uncordon { of, upgraded }));
         }
-        if !view.row.stages.contains_key(&Stage::SwarmUncordoned) {
-            return Advance::Move(MachineStep::Drain(DrainStep::Uncordon { upgraded }));
-        }
-        if drain::given_back(snapshot, view).is_ok() {
-            return Advance::Move(MachineStep::Drain(DrainStep::Uncordoned));
+        if orchestrator.restored(snapshot, view).is_ok() {
+            return Advance::Move(MachineStep::Drain(DrainStep::Uncordoned(of)));
         }
         let until_ms = drain::deadline_ms(snapshot, update, view);
-        self.waits(until_ms, move || drain::given_back(snapshot, view))
+        self.waits(until_ms, move || orchestrator.restored(snapshot, view))
     }
 
     /// It holds nothing: it is done if nothing is left to do, leaves if the update was aborted, or waits for its turn.
@@ -360,13 +363,13 @@ impl<'c, 's> Participant<'c, 's> {
             return self.waits(None, move || self.before_first_permit());
         }
         if let Some(step) = drain::step(snapshot, view) {
-            return Advance::Move(step);
+            return Advance::Move(MachineStep::Drain(step));
         }
-        if matches!(drain::aim(snapshot, view), Some(drain::Aim::Drained | drain::Aim::Counted))
-            && let Err(blocked) = safety::swarm_drained(snapshot, view)
+        if let Some(orchestrator) = drain::at_it(snapshot, view)
+            && let Err(blocked) = safety::drained(snapshot, view)
         {
             let until_ms = drain::deadline_ms(snapshot, update, view);
-            return self.refused(until_ms, (Stage::SwarmDrained, deadlines.swarm_drain.outcome), &blocked);
+            return self.refused(until_ms, drain::stage_of(orchestrator.kind(), deadlines), &blocked);
         }
         if mine.maintenance.is_some() {
             return match maintenance::may_enter(snapshot, view) {
@@ -407,7 +410,7 @@ impl<'c, 's> Participant<'c, 's> {
         if mine.maintenance.is_some() {
             return maintenance::may_enter(snapshot, view);
         }
-        if mine.disruptive { safety::swarm_drained(snapshot, view) } else { Ok(()) }
+        if mine.disruptive { safety::drained(snapshot, view) } else { Ok(()) }
     }
 
     /// It was disturbed: its next item gets a permit when rule 4 holds again.
@@ -426,7 +429,7 @@ impl<'c, 's> Participant<'c, 's> {
     fn withdraws(self) -> Advance<'c> {
         let Self { snapshot, view, .. } = self;
         if let Some(step) = drain::step(snapshot, view) {
-            return Advance::Move(step);
+            return Advance::Move(MachineStep::Drain(step));
         }
         if maintenance::may_enter(snapshot, view).is_ok() {
             return Advance::Move(MachineStep::OutOfService);
@@ -461,7 +464,7 @@ impl<'c, 's> Participant<'c, 's> {
             return self.waits(None, move || maintenance::out_of_service(snapshot, view).map_or(Ok(()), Err));
         }
         if let Some(step) = drain::step(snapshot, view) {
-            return Advance::Move(step);
+            return Advance::Move(MachineStep::Drain(step));
         }
         let deadlines = &snapshot.spec.update_deadlines;
         let (stage, until_ms, outcome) = match safety::locks_let_leave(snapshot, view) {
@@ -469,7 +472,11 @@ impl<'c, 's> Participant<'c, 's> {
                 let until_ms = lock_deadline_ms(snapshot, update, view, mine);
                 (Stage::LocksInactive, until_ms, deadlines.node_locks.outcome)
             }
-            Ok(()) => (Stage::SwarmDrained, drain::deadline_ms(snapshot, update, view), deadlines.swarm_drain.outcome),
+            Ok(()) => {
+                let kind = drain::at_it(snapshot, view).map_or(DrainKind::Swarm, |orchestrator| orchestrator.kind());
+                let (stage, outcome) = drain::stage_of(kind, deadlines);
+                (stage, drain::deadline_ms(snapshot, update, view), outcome)
+            }
         };
         let known = mine.stuck.as_ref().is_some_and(|stuck| stuck.stage == stage);
         if !known
@@ -534,7 +541,7 @@ impl<'c, 's> Participant<'c, 's> {
             return None;
         };
         if let Some(step) = drain::step(snapshot, view) {
-            return Some(step);
+            return Some(MachineStep::Drain(step));
         }
         let free = view.available() && safety::may_disturb_again(snapshot, view).is_ok();
         free.then(|| MachineStep::Permit { item: item.name.clone(), attempt, phase: item.phase })
@@ -562,7 +569,7 @@ pub fn wants_slot(view: &MachineView<'_>) -> bool {
 }
 
 /// How far its list reaches in the end.
-pub(super) fn top(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Phase {
+pub(in crate::plan) fn top(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Phase {
     let items = view.items.unwrap_or_default();
     let phases = items.iter().map(|item| item.phase).filter(|phase| concerns(snapshot.cluster, view.row, *phase));
     phases.max().unwrap_or(Phase::Deploy).max(Phase::Deploy)

@@ -21,8 +21,8 @@ pub(super) use fixture::{Swarm, node_id};
 use super::*;
 use crate::{
     core::{SwarmQuestion, update::drain::asking},
-    facts::{DrainRow, DrainTarget},
-    plan::{blocked, swarm::joining::NodeEntry, update::drain},
+    facts::{DrainRow, SwarmTarget},
+    plan::{blocked, drain::swarm as drain, swarm::joining::NodeEntry},
 };
 
 #[test]
@@ -292,7 +292,7 @@ fn what_is_in_no_swarm_has_nothing_to_drain() {
     swarm.nodes.retain(|node| node.name != "worker-1");
     fleet.talk(&mut swarm);
     assert_eq!(swarm.log, ["worker-1: info"]);
-    assert_eq!(fleet.drain("worker-1").map(|drain| &drain.target), Some(&DrainTarget::Absent));
+    assert_eq!(fleet.drain("worker-1").map(|drain| &drain.target), Some(&SwarmTarget::Absent));
     assert!(fleet.permit("worker-1").is_some());
     fleet.finish("worker-1");
     assert_eq!(fleet.requests(), Vec::<&str>::new());

@@ -205,8 +205,8 @@ impl Fleet {
         }
     }
 
-    pub(super) fn drain(&self, name: &str) -> Option<&DrainRow> {
-        self.part(name)?.drain.as_ref()
+    pub(super) fn drain(&self, name: &str) -> Option<&DrainRow<SwarmTarget>> {
+        self.part(name)?.drains.swarm.as_ref()
     }
 
     pub(super) fn drain_stages(&self, name: &str) -> Vec<(Stage, bool)> {

@@ -3,7 +3,7 @@
 use muster_proto::model::{Reason, SwarmFailure, SwarmFailureCode, SwarmOp};
 
 use super::*;
-use crate::plan::update::drain::SETTLE_MS;
+use crate::plan::drain::swarm::SETTLE_MS;
 
 /// At `worker-1`, with a task on its node of a service that lacks one.
 fn at_a_degraded_service() -> (Fleet, Swarm) {

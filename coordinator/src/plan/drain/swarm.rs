@@ -17,14 +17,11 @@ use muster_proto::{
     seeded_bug::seeded_bug,
 };
 
-use super::{
-    DrainStep, MachineStep, is_at_work, not_halted, stages,
-    turn::{Participant, top},
-};
+use super::{DrainStep, Goal, Orchestrator, goal};
 use crate::{
-    facts::{DesiredState, DrainTarget, NodeObservation, Seen, Stage, UpdateRow},
+    facts::{DesiredState, DrainKind, NodeObservation, Seen, Stage, SwarmTarget},
     plan::{
-        containers, removal,
+        containers,
         safety::{self, blocked},
         snapshot::{ClusterSnapshot, MachineView},
         swarm,
@@ -70,37 +67,16 @@ pub fn is_wanted(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool
 /// The goal for the machine's node now, if it has one and its drain has begun.
 #[must_use]
 pub fn aim(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Aim> {
-    // An outdated store would change nodes that the fleet has long finished with.
-    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
-        return None;
-    }
-    let (update, mine) = (snapshot.update()?, view.update()?);
     let counted = managers::is_asked(snapshot, view);
-    if !counted && (mine.drain.is_none() || view.is_let_go()) {
+    let mine = view.update()?;
+    if !counted && (mine.drains.swarm.is_none() || view.is_let_go()) {
         return None;
     }
-    if view.row.slot.is_none() || mine.returned_at_ms.is_some() {
-        return None;
+    match goal(snapshot, view)? {
+        Goal::Restored => (!counted).then_some(Aim::GivenBack),
+        Goal::Drained if counted => Some(Aim::Counted),
+        Goal::Drained => Some(Aim::Drained),
     }
-    if Participant::of(snapshot, view).and_then(Participant::gives_back).is_some() {
-        return (!counted).then_some(Aim::GivenBack);
-    }
-    let begins = || {
-        let refused = mine.deferral.is_some() || not_halted(snapshot, update).is_err();
-        !refused && safety::may_begin(snapshot, view).is_ok()
-    };
-    let next = match &mine.maintenance {
-        // Days may have passed: check again before it leaves for good.
-        Some(row) => row.since_ms.is_none() || removal::takes_turn(view),
-        None => view.row.max_phase < Some(top(snapshot, view)) || view.awaits_permit(),
-    };
-    let goes_on = next && !is_at_work(view) && safety::locks_granted(snapshot, view).is_ok();
-    let begun = mine.disturbed() || mine.in_maintenance();
-    (goes_on && if begun { view.available() } else { begins() }).then_some(if counted {
-        Aim::Counted
-    } else {
-        Aim::Drained
-    })
 }
 
 /// Does the deadline of its node's drain, or of the count of the others, run? It stands still while another machine's
@@ -114,31 +90,63 @@ pub fn is_awaited(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> boo
     }
 }
 
-/// The next step of the drain to record before anything disruptive may start.
-pub(super) fn step(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<MachineStep> {
-    let mine = view.update().filter(|_| is_wanted(snapshot, view))?;
-    let Some(row) = &mine.drain else { return Some(MachineStep::Drain(DrainStep::Begin)) };
+/// Docker Swarm.
+pub struct Swarm;
+
+impl Orchestrator for Swarm {
+    fn kind(&self) -> DrainKind {
+        DrainKind::Swarm
+    }
+
+    fn is_wanted(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+        is_wanted(snapshot, view)
+    }
+
+    fn target(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<DrainStep> {
+        target(snapshot, view).map(DrainStep::SwarmTarget)
+    }
+
+    fn drained(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+        reached(snapshot, view)
+    }
+
+    fn restored(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+        given_back(snapshot, view)
+    }
+
+    fn is_at_it(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+        matches!(aim(snapshot, view), Some(Aim::Drained | Aim::Counted))
+    }
+
+    fn awaited_since_ms(&self, view: &MachineView<'_>) -> Option<u64> {
+        let look = look(view)?;
+        Some(look.awaited_since_ms?.max(look.fewer_at_ms.unwrap_or(0)))
+    }
+}
+
+/// What to record next about the machine's node. None: nothing has changed.
+fn target(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<SwarmTarget> {
+    let row = view.update()?.drains.swarm.as_ref()?;
     let look = look(view)?;
-    let target = match &row.target {
-        DrainTarget::Unknown => identified(snapshot, view, look)?,
-        DrainTarget::Absent => return None,
-        DrainTarget::Node { .. } if has_left(snapshot, look) => DrainTarget::Absent,
-        DrainTarget::Node { id, .. } if is_another(snapshot, look, id) => DrainTarget::Unknown,
+    match &row.target {
+        SwarmTarget::Unknown => identified(snapshot, view, look),
+        SwarmTarget::Absent => None,
+        SwarmTarget::Node { .. } if has_left(snapshot, look) => Some(SwarmTarget::Absent),
+        SwarmTarget::Node { id, .. } if is_another(snapshot, look, id) => Some(SwarmTarget::Unknown),
         // It was changed by others meanwhile: it gets back their value.
-        DrainTarget::Node { id, was } => {
+        SwarmTarget::Node { id, was } => {
             let found = node(snapshot, look)?.as_ref().filter(|found| found.id == *id)?.availability;
             let foreign = found != SwarmAvailability::Drain && found != *was;
-            foreign.then(|| DrainTarget::Node { id: id.clone(), was: found })?
+            foreign.then(|| SwarmTarget::Node { id: id.clone(), was: found })
         }
-    };
-    Some(MachineStep::Drain(DrainStep::Target(target)))
+    }
 }
 
 /// The machine's node in the swarm, if its own engine and a manager agree.
-fn identified(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, look: &NodeObservation) -> Option<DrainTarget> {
+fn identified(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, look: &NodeObservation) -> Option<SwarmTarget> {
     let info = fresh(snapshot, look.info.as_ref())?;
     let Some(id) = &info.node else {
-        return (info.state == SwarmLocalState::Inactive).then_some(DrainTarget::Absent);
+        return (info.state == SwarmLocalState::Inactive).then_some(SwarmTarget::Absent);
     };
     let found = node(snapshot, look)?.as_ref().filter(|found| found.id == *id && found.hostname == info.hostname)?;
     if node_ownership::foreign(snapshot, view, id, Some(found)).is_some() {
@@ -147,7 +155,7 @@ fn identified(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, look: &Nod
     // It gets back what a drain took from its former identity.
     let owed = view.row.former_node.as_ref().and_then(|former| swarm::restore::availability_of(former, id));
     let was = owed.filter(|(_, until)| found.availability == *until).map_or(found.availability, |(wanted, _)| wanted);
-    Some(DrainTarget::Node { id: id.clone(), was })
+    Some(SwarmTarget::Node { id: id.clone(), was })
 }
 
 /// Does its own engine report that it is out of the swarm? Then it is free of tasks, and there is no node to restore.
@@ -195,12 +203,12 @@ fn is_reached(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<
         return Ok(());
     }
     let about = |what: &str| blocked(Reason::SwarmDraining, what, "the swarm has answered");
-    let row = view.update().and_then(|mine| mine.drain.as_ref());
+    let row = view.update().and_then(|mine| mine.drains.swarm.as_ref());
     let (Some(row), Some(look)) = (row, look(view)) else { return Err(about("its Swarm drain is about to begin")) };
     let id = match &row.target {
-        DrainTarget::Absent => return Ok(()),
-        DrainTarget::Unknown => return Err(unidentified(snapshot, view, look)),
-        DrainTarget::Node { id, .. } => id,
+        SwarmTarget::Absent => return Ok(()),
+        SwarmTarget::Unknown => return Err(unidentified(snapshot, view, look)),
+        SwarmTarget::Node { id, .. } => id,
     };
     let Some(seen) = &look.node else { return Err(unanswered(snapshot, view, look)) };
     let Some(found) = &seen.what else { return Err(unknown_node(view, id)) };
@@ -360,8 +368,8 @@ fn unsettled_until(
 /// # Errors
 /// What it waits for.
 pub fn given_back(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
-    let Some(row) = view.update().and_then(|mine| mine.drain.as_ref()) else { return Ok(()) };
-    let DrainTarget::Node { was, .. } = &row.target else { return Ok(()) };
+    let Some(row) = view.update().and_then(|mine| mine.drains.swarm.as_ref()) else { return Ok(()) };
+    let SwarmTarget::Node { was, .. } = &row.target else { return Ok(()) };
     let was = back(*was);
     let waits = |message: String| {
         let why = unanswered(snapshot, view, look(view).unwrap_or(&NodeObservation::default()));
@@ -382,26 +390,6 @@ pub fn given_back(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Res
         Some(Some(found)) if found.availability != SwarmAvailability::Drain => Ok(()),
         Some(Some(_)) | None => Err(waits(format!("its Swarm node gets its availability {was} back"))),
     }
-}
-
-/// Deadline of the wait for the node, Unix milliseconds. For its drain it restarts when a task has gone, after a wait
-/// for another machine's drain, and when another machine ends. It also restarts with the coordinator, which has to look
-/// first. None: the wait is absent, for another machine's drain, or halted by an operator.
-pub(super) fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, view: &MachineView<'_>) -> Option<u64> {
-    let begun_ms = match aim(snapshot, view)? {
-        Aim::GivenBack => {
-            let begun = view.row.stages.get(&Stage::SwarmUncordoned)?.started_at_ms;
-            begun.max(snapshot.facts.live.started_wall_ms)
-        }
-        Aim::Drained | Aim::Counted if update.desired != DesiredState::Go => return None,
-        Aim::Drained | Aim::Counted => {
-            let look = look(view)?;
-            look.awaited_since_ms?
-                .max(look.fewer_at_ms.unwrap_or(0))
-                .max(stages::others_moved_ms(snapshot, update, view))
-        }
-    };
-    Some(begun_ms.saturating_add(snapshot.spec.update_deadlines.swarm_drain.after_ms))
 }
 
 /// Was the drain completed in this turn? Later it is checked again before each permit.

@@ -10,7 +10,7 @@ use muster_proto::{
 
 use super::{SETTLE_MS, aim, fresh, list, look, node, unanswered, was_reached};
 use crate::{
-    facts::{DrainTarget, MachineUpdate, NodeObservation, Seen},
+    facts::{MachineUpdate, NodeObservation, Seen, SwarmTarget},
     plan::{
         safety::blocked,
         snapshot::{ClusterSnapshot, MachineView},
@@ -134,7 +134,7 @@ fn shares(services: &Services, other: &NodeObservation) -> bool {
 /// unconfirmed, by this coordinator or by its predecessor at the last moment. It may take uncounted tasks if its locks
 /// were withdrawn in the middle, because that ends the checks of its tasks.
 fn may_begin_until(snapshot: &ClusterSnapshot<'_>, other: &MachineView<'_>, look: &NodeObservation) -> Option<u64> {
-    other.update()?.drain.as_ref().filter(|row| matches!(row.target, DrainTarget::Node { .. }))?;
+    other.update()?.drains.swarm.as_ref().filter(|row| matches!(row.target, SwarmTarget::Node { .. }))?;
     let ordered = look.unsettled.values().filter(|seen| seen.what == SwarmAvailability::Drain);
     let inherited = !look.begun_here && look.tasks.is_none() && !was_reached(other);
     let inherited = inherited.then_some(snapshot.facts.live.started_mono_ms);

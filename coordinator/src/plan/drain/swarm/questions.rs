@@ -7,7 +7,7 @@ use muster_proto::{
 
 use super::{Aim, FRESH_MS, SETTLE_MS, aim, back, fresh, look, managers, node, services, unsettled_until};
 use crate::{
-    facts::{DrainTarget, NodeObservation},
+    facts::{NodeObservation, SwarmTarget},
     plan::{
         snapshot::{ClusterSnapshot, MachineView},
         swarm,
@@ -54,12 +54,12 @@ fn next(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Questi
     if aim == Aim::Counted {
         return managers::next(snapshot, view, look);
     }
-    let row = view.update()?.drain.as_ref()?;
+    let row = view.update()?.drains.swarm.as_ref()?;
     match (&row.target, aim) {
-        (DrainTarget::Absent, _) | (_, Aim::Counted) | (DrainTarget::Unknown, Aim::GivenBack) => None,
-        (DrainTarget::Unknown, Aim::Drained) => identify(snapshot, view, look),
-        (DrainTarget::Node { id, .. }, Aim::Drained) => drain(snapshot, view, look, id),
-        (DrainTarget::Node { id, was }, Aim::GivenBack) => {
+        (SwarmTarget::Absent, _) | (_, Aim::Counted) | (SwarmTarget::Unknown, Aim::GivenBack) => None,
+        (SwarmTarget::Unknown, Aim::Drained) => identify(snapshot, view, look),
+        (SwarmTarget::Node { id, .. }, Aim::Drained) => drain(snapshot, view, look, id),
+        (SwarmTarget::Node { id, was }, Aim::GivenBack) => {
             let was = back(*was);
             let settled = unsettled_until(snapshot, look, Some(was)).is_none();
             if settled && was != SwarmAvailability::Drain { give_back(snapshot, view, look, id, was) } else { None }
@@ -189,10 +189,10 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
         let unknown = managers::wakes_at(snapshot, view, look);
         return failures.chain(peers).chain(unknown).filter(|at| *at > snapshot.now.mono_ms).min();
     }
-    let row = view.update()?.drain.as_ref()?;
+    let row = view.update()?.drains.swarm.as_ref()?;
     let harmless = match (&row.target, aim) {
-        (DrainTarget::Node { was, .. }, Aim::GivenBack) => vec![None, Some(back(*was))],
-        (DrainTarget::Node { .. } | DrainTarget::Unknown | DrainTarget::Absent, _) => {
+        (SwarmTarget::Node { was, .. }, Aim::GivenBack) => vec![None, Some(back(*was))],
+        (SwarmTarget::Node { .. } | SwarmTarget::Unknown | SwarmTarget::Absent, _) => {
             vec![Some(SwarmAvailability::Drain)]
         }
     };
