@@ -170,6 +170,7 @@ impl Watcher {
     pub fn ended(&mut self, machine: &Machine, key: &AttemptKey, succeeded: bool) {
         if succeeded && let Some(hash) = self.hashes.get(&(machine.id, key.clone())).copied() {
             self.joined(machine.id, &key.item);
+            self.copy_ended(machine.id, &key.item, hash);
             let done = (machine.id, key.item.clone(), hash);
             self.dropped.remove(&done);
             // It began before it was dropped and ended after that: it may count, and may run again.

@@ -29,12 +29,14 @@ impl ItemCommand {
         }
     }
 
-    /// Does the decision fit an item in this state? Skipping fits every item except done and running ones.
-    const fn fits(self, standing: ItemProgress, named: bool) -> bool {
-        match (self, standing) {
+    /// Does the decision fit this item in its state? Skipping fits every item except done and running ones. An item
+    /// that is recorded as running and waits to begin can be skipped too: what it waits for may wait for this machine.
+    fn fits(self, view: &MachineView<'_>, item: &AssignedItem, named: bool) -> bool {
+        match (self, view.standing(item)) {
             (Self::Retry | Self::Skip, ItemProgress::Failed | ItemProgress::Held)
             | (Self::Accept, ItemProgress::Held) => true,
             (Self::Skip, ItemProgress::Due { .. }) => named,
+            (Self::Skip, ItemProgress::Running { .. }) => named && view.waits_to_begin(item),
             (Self::Retry | Self::Skip | Self::Accept, _) => false,
         }
     }
@@ -68,7 +70,7 @@ pub(super) fn decide(
     let chosen: Vec<AssignedItem> = items
         .iter()
         .filter(|known| item.is_none_or(|item| known.name == *item))
-        .filter(|known| desired.fits(view.standing(known), item.is_some()))
+        .filter(|known| desired.fits(&view, known, item.is_some()))
         .cloned()
         .collect();
     if chosen.is_empty() {

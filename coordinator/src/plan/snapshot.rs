@@ -242,6 +242,15 @@ impl<'a> MachineView<'a> {
         permit.is_some_and(|permit| permit.item == status.name && permit.attempt == status.attempt)
     }
 
+    /// Is this item recorded as running, and does its agent wait for a permit or for inputs before it begins it? An
+    /// agent requests neither while an item runs.
+    #[must_use]
+    pub fn waits_to_begin(&self, item: &AssignedItem) -> bool {
+        let status = self.row.statuses.get(&item.name).filter(|status| status.hash == item.hash);
+        let recorded = status.filter(|status| status.state == ItemState::Running);
+        recorded.is_some_and(|status| self.waits_for_inputs() || self.has_not_begun(status))
+    }
+
     /// Items that run on it, in its list or outside it: recorded as running, and begun.
     pub fn running(&self) -> impl Iterator<Item = &'a ItemStatus> {
         let recorded = self.row.statuses.values().map(|status| &**status);

@@ -2,7 +2,7 @@
 
 use muster_proto::{
     convert::Hello,
-    model::{ItemState, LockState, MachineType, Reason, Seq},
+    model::{ItemState, LockState, MachineId, MachineType, Reason, Seq},
 };
 
 use super::{fleet::*, reason, update_reboots::reboot, updates::*};
@@ -381,6 +381,42 @@ fn permits_that_run_out_meanwhile_make_no_wait_for_inputs_shorter() {
     assert!(!fleet.wants_a_person());
     fleet.agent_blocked(id, waits());
     assert!(!fleet.wants_a_person(), "what comes next is waited for anew");
+}
+
+/// An agent that had no room to begin a recorded item fetches the inputs again. The machine that provides them may wait
+/// for the end of this very update (seed 125652389206994).
+#[test]
+fn recorded_item_waiting_to_begin_is_skipped() {
+    let skip = || Request::Skip { machine: machine("control-1"), item: Some(item_name("install")) };
+    let waits_for_inputs = |fleet: &mut Fleet, id| {
+        let message = "SwarmNotInitialised: control-2 makes the cluster's swarm".to_owned();
+        fleet.agent_blocked(id, Some((Reason::WaitingForSwarm, message)));
+    };
+    let waits_for_permit = |fleet: &mut Fleet, id| {
+        let permit = fleet.permit("control-1").expect("permitted").number;
+        fleet.lock("ceph", Some("control-1"), LockState::Active);
+        fleet.step(Input::PermitWanted { id, permit }).expect("known");
+    };
+    let waits: [&dyn Fn(&mut Fleet, MachineId); 2] = [&waits_for_inputs, &waits_for_permit];
+    for wait in waits {
+        let mut fleet = permitted();
+        let id = fleet.agents["control-1"].id;
+        assert_eq!(fleet.begin("control-1"), "install");
+        assert_eq!(reason(fleet.ask(skip())), "NothingToDo", "it runs, as far as is known");
+        wait(&mut fleet, id);
+        let list = fleet.agents["control-1"].assignment.clone();
+        fleet.ask(skip()).expect("it has not begun");
+        assert_eq!(fleet.due("control-1"), None, "its list lacks the item");
+        assert_eq!(fleet.requests(), ["control-1"], "its agent has to confirm the list");
+        fleet.accept("control-1");
+        // The agent records that the attempt was never started.
+        fleet.agents.get_mut("control-1").expect("an agent").assignment = list;
+        fleet.event("control-1", "install", ItemState::Failed { exit_code: -1, retryable: true });
+        fleet.agent_blocked(id, None);
+        assert!(!fleet.requests().contains(&"control-1"), "{:?}", fleet.why("control-1"));
+        fleet.lock("ceph", Some("control-1"), LockState::Active);
+        assert_eq!((fleet.part("control-1"), fleet.slot("control-1")), (None, None), "it is done");
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(in crate::invariants) struct Seen {
     begun: BTreeSet<Run>,
     /// Started copies: the version, the machine, and the item content that has to succeed.
     started: BTreeSet<(String, MachineName, MachineId, ItemHash)>,
+    /// Copies that succeeded: the machine, and the item content. A copy outlives the ledger that records it.
+    made: BTreeSet<(MachineId, ItemHash)>,
     /// Machines that have joined a swarm once, whatever became of their join items since.
     joined: BTreeSet<MachineId>,
     /// Number of managers when the newest update of a machine was started.
@@ -53,6 +55,13 @@ impl Watcher {
             self.seen.hooks.backup.started.insert(copy);
         }
         Ok(())
+    }
+
+    /// Records a copy of the swarm that succeeded.
+    pub(in crate::invariants) fn copy_ended(&mut self, id: MachineId, item: &ItemName, hash: ItemHash) {
+        if item.as_str() == SWARM_COPY_ITEM {
+            self.seen.hooks.backup.made.insert((id, hash));
+        }
     }
 
     /// Records a machine that has joined a swarm.
@@ -96,13 +105,12 @@ impl Watcher {
     /// Has a copy succeeded here for this update, or has an operator skipped it?
     fn is_copied(&self, rollout: &RolloutRow, row: &MachineRow) -> bool {
         let of_it = format!("{}@{}", rollout.name, rollout.started_at_ms);
-        let succeeded = |id: MachineId, hash: ItemHash| {
-            self.succeeded.iter().any(|(of, item, what)| *of == id && item.as_str() == SWARM_COPY_ITEM && *what == hash)
+        let seen = &self.seen.hooks.backup;
+        let is_made = |(version, name, id, hash): &(String, MachineName, MachineId, ItemHash)| {
+            *name == row.name && *version == of_it && seen.made.contains(&(*id, *hash))
         };
-        let mut started = self.seen.hooks.backup.started.iter();
         let left_out = row.verdicts.get(SWARM_COPY_ITEM).is_some_and(|verdict| verdict.left_out.is_some());
-        left_out
-            || started.any(|(version, name, id, hash)| *name == row.name && *version == of_it && succeeded(*id, *hash))
+        left_out || seen.started.iter().any(is_made)
     }
 }
 
