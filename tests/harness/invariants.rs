@@ -392,8 +392,7 @@ impl Watcher {
         if let Err(gaps) = facts.verify_audit() {
             return Err(self.violation("audit", format!("{gaps:?}")));
         }
-        let knows =
-            |machine: &&Machine| !self.denied.contains(&machine.id) && !machine.rolled_back && !machine.swapped_ledger;
+        let knows = |of: &&Machine| !self.denied.contains(&of.id) && !of.rolled_back && !of.may_be_doubted();
         for machine in machines.iter().filter(knows) {
             let Some(row) = facts.by_id(machine.id) else { continue };
             if !machine.disk.outbox.is_empty() {

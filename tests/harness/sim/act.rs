@@ -94,6 +94,7 @@ impl World {
         let senders: Vec<Option<MachineId>> = inputs.iter().map(sender).collect();
         let fetches: Vec<_> = inputs.iter().map(secrets::fetch_of).collect();
         let told_more: Vec<_> = inputs.iter().map(|input| self.told_more(input)).collect();
+        let recovering = self.facts().is_some_and(|facts| facts.meta.recovering);
         let (now, sent_before) = (self.now(), self.past.len());
         let Some(core) = &mut self.coordinator else { return Ok(()) };
         let (answers, acts) = core.step(inputs, now).into_acts();
@@ -106,6 +107,9 @@ impl World {
         }
         for (greeting, answer) in greetings.into_iter().zip(&answers) {
             if let Some((id, session)) = greeting {
+                if recovering && answer.is_ok() {
+                    self.recovery_asked((id, session));
+                }
                 self.greeted(id, session, answer);
             }
         }

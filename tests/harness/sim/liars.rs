@@ -4,7 +4,7 @@
 use muster_coordinator::core::{Input, Refusal, Reply};
 use muster_proto::{
     convert::Hello,
-    model::{LedgerId, MachineId, Seq},
+    model::{Epoch, LedgerId, MachineId, Seq},
 };
 
 use super::{
@@ -54,16 +54,28 @@ impl World {
         liars.into_iter().for_each(|index| self.drop_session(index));
     }
 
-    /// Machines with a true Hello and numbers that the store lacks.
+    /// A recovering store has asked a machine for its numbers, and got this Hello.
+    pub(crate) fn recovery_asked(&mut self, (id, session): (MachineId, u64)) {
+        let lied = self.lies.contains(&session);
+        if let Some(machine) = self.machines.iter_mut().find(|machine| machine.id == id) {
+            machine.withheld |= lied;
+        }
+    }
+
+    /// Machines with a true Hello and numbers that the store lacks. A number from before a recovery does not count if
+    /// its machine withheld it then.
     pub(crate) fn told_more(&self, input: &Input) -> Option<MachineId> {
         let Input::Hello { id, session, hello } = input else { return None };
         let facts = self.facts().filter(|facts| !facts.meta.recovering)?;
         let row = facts.by_id(*id).filter(|_| !self.lies.contains(session))?;
         let recorded = row.ledger.filter(|(ledger, _)| *ledger == hello.ledger_id).map_or(0, |(_, seq)| seq.0);
-        let swapped = self.machines.iter().any(|machine| machine.id == *id && machine.swapped_ledger);
+        let machine = self.machines.iter().find(|machine| machine.id == *id);
+        let (swapped, withheld) = machine.map_or((false, false), |of| (of.swapped_ledger, of.withheld));
+        let is_over =
+            |issued: Option<Epoch>| withheld && issued.is_some_and(|epoch| epoch < facts.meta.recovered_epoch);
         let more = hello.epoch > facts.meta.epoch
-            || hello.generation > row.assigned.generation
-            || (hello.acked_seq.0 > recorded && !swapped);
+            || (hello.generation > row.assigned.generation && !is_over(hello.list.map(|list| list.epoch)))
+            || (hello.acked_seq.0 > recorded && !swapped && !is_over(hello.acked.map(|acked| acked.epoch)));
         more.then_some(*id)
     }
 
@@ -96,8 +108,10 @@ impl World {
 
 #[cfg(test)]
 mod tests {
+    use muster_proto::model::{Counts, Generation};
+
     use super::*;
-    use crate::sim::Plan;
+    use crate::sim::{Event, Plan, fate::Fate, manifest};
 
     /// Seed 5395689248059: the faults stopped while such a Hello was in transit.
     #[test]
@@ -114,5 +128,37 @@ mod tests {
         world.lies.insert(1);
         world.nobody_lies_any_more();
         assert_eq!((world.told_more(&greets(1)), world.told_more(&greets(2))), (None, Some(id)));
+    }
+
+    /// Seed 19937088089091: it made a number up while the store recovered, and later showed its true list.
+    #[test]
+    fn number_withheld_from_recovery_is_over() {
+        let mut rng = Rng::new(1);
+        let plan = Plan::of(&mut rng);
+        let fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..plan.fate };
+        let plan = Plan { counts: Counts { control: 1, worker: 1 }, update: false, swarm: false, fate, ..plan };
+        let spec = manifest::spec(&mut rng, plan);
+        let mut world = World::with_spec(rng, plan, spec).expect("a world");
+        world.rest().expect("deployed");
+        let beyond = |machine: &Machine| {
+            let hello = machine.agent.as_ref().expect("it runs").hello(machine.facts());
+            (machine.id, Hello { generation: Generation(1 << 40), ..hello })
+        };
+        let (liar, other) = (beyond(&world.machines[0]), beyond(&world.machines[1]));
+        let greets = |session, (id, hello): &(MachineId, Hello)| {
+            let (id, hello) = (*id, Box::new(hello.clone()));
+            Input::Hello { id, session, hello }
+        };
+        world.store_went_back().expect("no violation");
+        world.recover().expect("no violation");
+        world.last_session += 1;
+        world.lies.insert(world.last_session);
+        world.tell(greets(world.last_session, &liar));
+        world.happen(Event::Decide).expect("no violation");
+        world.rest().expect("recovered");
+        assert_eq!((world.told_more(&greets(0, &liar)), world.told_more(&greets(0, &other))), (None, Some(other.0)));
+        let (id, mut newer) = liar;
+        newer.list.as_mut().expect("a list").epoch = world.facts().expect("it runs").meta.recovered_epoch;
+        assert_eq!(world.told_more(&greets(0, &(id, newer))), Some(id), "issued since");
     }
 }

@@ -129,6 +129,8 @@ pub struct Machine {
     pub rolled_back: bool,
     /// It has connected with another ledger than its own; by the record, that one succeeded its own.
     pub swapped_ledger: bool,
+    /// It made a number up when a recovering store asked for its numbers. What it was told before proves nothing now.
+    pub withheld: bool,
 }
 
 /// Effects still to be performed; a crash may cut the list off anywhere.
@@ -164,6 +166,7 @@ impl Machine {
             old_ledger: None,
             rolled_back: false,
             swapped_ledger: false,
+            withheld: false,
         }
     }
 
@@ -259,6 +262,12 @@ impl Machine {
         self.powered = true;
         self.boot += 1;
         self.wants_reboot = false;
+    }
+
+    /// May the store doubt its true ledger? An operator then replaces the machine.
+    #[must_use]
+    pub const fn may_be_doubted(&self) -> bool {
+        self.swapped_ledger || self.withheld
     }
 
     /// Is an attempt in progress that ends by itself? A recorded attempt that never started may wait for its inputs

@@ -380,12 +380,10 @@ impl Reading<'_> {
                 advice.replaced.push(machine);
             }
             // No operator repairs a ledger here: another machine replaces it, unless it is being removed.
-            Reason::UnprovenLedger if self.world.machines.iter().any(|of| of.name == machine && of.swapped_ledger) => {
-                if self.view.row.removal.is_some() {
-                    advice.dead.push(machine)
-                } else {
-                    advice.replaced.push(machine)
-                }
+            Reason::UnprovenLedger
+                if self.world.machines.iter().any(|of| of.name == machine && of.may_be_doubted()) =>
+            {
+                if self.view.row.removal.is_some() { advice.dead.push(machine) } else { advice.replaced.push(machine) }
             }
             _ => return false,
         }
