@@ -75,6 +75,7 @@ fn each_rule_fires() -> anyhow::Result<()> {
         ("agent/src/a.rs", &long(801), &[801]),
         ("agent/src/a.rs", &tested, &[]),
         ("agent/src/a/tests.rs", &long(900), &[]),
+        ("tests/kubernetes/src/a.rs", &long(801), &[801]),
         ("agent/src/a.rs", &format!("//{}", "ä".repeat(118)), &[]),
         ("agent/src/a.rs", &format!("\n//{}", "x".repeat(119)), &[2]),
         ("agent/src/a.rs", &function(70), &[]),

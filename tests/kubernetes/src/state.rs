@@ -1,0 +1,52 @@
+//! The state that the API servers and the controllers share.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::{
+    access::Token,
+    controllers::Controller,
+    faults::Fault,
+    kinds::{self, Kind},
+    request_log::LoggedRequest,
+    store::Store,
+};
+
+/// Everything that survives a restart of an API server.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) store: Store,
+    pub(super) kinds: Vec<Arc<Kind>>,
+    pub(super) tokens: Vec<Token>,
+    pub(super) faults: Vec<Fault>,
+    pub(super) log: Vec<LoggedRequest>,
+    pub(super) paused: BTreeSet<Controller>,
+    /// Servers with a `/readyz` that answers 500.
+    pub(super) unready: BTreeSet<usize>,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        Self {
+            store: Store::new(),
+            kinds: kinds::built_in().into_iter().map(Arc::new).collect(),
+            tokens: Vec::new(),
+            faults: Vec::new(),
+            log: Vec::new(),
+            paused: BTreeSet::new(),
+            unready: BTreeSet::new(),
+        }
+    }
+
+    /// The kind of a resource such as `pods` or `poddisruptionbudgets.policy`.
+    pub(super) fn kind(&self, resource: &str) -> Option<Arc<Kind>> {
+        self.kinds.iter().find(|kind| kind.resource() == resource).cloned()
+    }
+}
+
+/// Lock the state. A test that panicked while it held the lock must not hide its own message.
+pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
