@@ -39,7 +39,7 @@ use muster_proto::{
 
 pub use answer::{Refusal, Reply};
 pub use credentials::Renewal;
-pub use io::{Effect, Enroll, Input, Request, SwarmQuestion};
+pub use io::{Effect, Enroll, Input, KubernetesQuestion, Request, SwarmQuestion};
 pub use maintenance::{LockCommand, LockRelease};
 
 use crate::{
@@ -179,6 +179,7 @@ impl Core {
             debug_assert!(settled, "a decision undoes another");
             decide::assign_all(&mut tx, &rules, now, &mut effects);
             update::drain::ask(&mut tx, &self.limits, now, &mut effects);
+            update::kubernetes::ask(&mut tx, &self.limits, now, &mut effects);
             decide::note_waits(&mut tx, &self.limits, now);
         }
         // Evidence may come later in a batch than a Hello that was answered with a list.
@@ -188,7 +189,7 @@ impl Core {
         // Drop effects for a machine that was revoked in the same step.
         effects.retain(|effect| match effect {
             Effect::Assign { id, .. } | Effect::Ack { id, .. } => !tx.denied.contains_key(id),
-            Effect::AskSwarm(_) | Effect::Close { .. } => true,
+            Effect::AskSwarm(_) | Effect::AskKubernetes(_) | Effect::Close { .. } => true,
         });
         let audited = tx.take_audited();
         let changes = tx.into_changes();
@@ -282,6 +283,9 @@ fn take(
             Ok(Reply::Ok)
         }
         Input::SwarmAnswered { about, number, result } => Ok(update::drain::answered(tx, &about, number, result, now)),
+        Input::KubernetesAnswered { about, number, result } => {
+            Ok(update::kubernetes::answered(tx, (&about, number), result, limits, now))
+        }
         Input::Enroll(enroll) => enroll::enroll(tx, effects, &enroll, now),
         Input::Operator { actor, request } => operators::take(tx, effects, &actor, request, limits, now),
         Input::Tick => Ok(Reply::Ok),

@@ -4,6 +4,7 @@ mod backups;
 mod cluster;
 mod handshake;
 mod hooks;
+pub mod kubernetes;
 mod progress;
 mod rollout;
 mod update;

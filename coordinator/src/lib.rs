@@ -1,7 +1,6 @@
 //! Muster's coordinator as a library: the pure core, the store, the servers. `main.rs` is the daemon.
 
 pub mod admin;
-pub mod cluster;
 pub mod config;
 pub mod core;
 pub mod documents;
@@ -11,6 +10,7 @@ pub mod health;
 mod journal;
 pub mod listen;
 pub mod manifest;
+pub mod orchestrator;
 pub mod pki;
 pub mod plan;
 pub mod proof;

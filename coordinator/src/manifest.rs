@@ -7,6 +7,7 @@ mod fault;
 mod group;
 mod hook;
 mod item;
+mod kubernetes;
 mod machine;
 mod params;
 mod read;

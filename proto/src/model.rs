@@ -7,6 +7,7 @@ mod hook;
 mod ids;
 mod input;
 mod item;
+mod kubernetes;
 mod maintenance;
 mod network;
 mod package;
@@ -32,6 +33,7 @@ pub use item::{
     PARAM_NAME_BYTES_MAX, Permit, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT,
     TIMEOUT_MAX, Unknown, VAR_NAME_BYTES_MAX, VARS_DEPTH_MAX, is_param_name, is_var_name,
 };
+pub use kubernetes::{EVICTIONS_AT_ONCE_MAX, KubernetesDrain, KubernetesSpec, UnmanagedPods};
 pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, MANUAL, MIGRATION_MODE, RemovalPolicy,
     Scope, UpdateDeadlines, UpdateGroup,

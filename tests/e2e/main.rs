@@ -18,6 +18,7 @@ mod happy;
 mod hooks;
 mod idle;
 mod kills;
+mod kubernetes;
 mod liar;
 mod moving;
 mod old_copy;

@@ -398,6 +398,8 @@ impl World {
                 self.carry_ack(id, session, (seq, proof));
             }
             Effect::AskSwarm(question) => self.ask_swarm(question)?,
+            // No cluster of the simulator has a Kubernetes.
+            Effect::AskKubernetes(_) => {}
             Effect::Close { id, .. } => {
                 if let Some(session) = self.sessions.remove(&id) {
                     self.carry_end(id, session);

@@ -313,6 +313,7 @@ fn apply_cluster(
                 control_members: BTreeMap::new(),
                 control_version: 0,
                 swarm_init: None,
+                kubernetes_uid: None,
                 blocked_since: None,
             });
         }
@@ -326,12 +327,17 @@ fn apply_cluster(
     let follows = if same_spec { String::new() } else { what_follows(tx, name, &spec) };
     if !dry_run {
         let version = row.spec_version + u64::from(!same_spec);
+        let without_kubernetes = spec.kubernetes.is_none();
         if !same_spec {
             tx.put_spec(name, version, Arc::new(spec));
         }
         if let Some(row) = tx.cluster_mut(name) {
             row.spec_version = version;
             row.annotations.extend(annotations);
+            // A manifest without it is how an operator gives the machines to another Kubernetes cluster.
+            if without_kubernetes {
+                row.kubernetes_uid = None;
+            }
         }
         tx.drop_unused_specs(name);
     }

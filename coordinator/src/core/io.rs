@@ -1,6 +1,9 @@
 //! Inputs and effects of the core.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_proto::{
     address::Addresses,
@@ -14,7 +17,10 @@ use muster_proto::{
 
 use super::{LockCommand, LockRelease, update::Options};
 use crate::{
-    facts::{CredentialRow, ItemActivity, Sealed, SecretId},
+    facts::{
+        CredentialRow, ItemActivity, Sealed, SecretId, SecretRow,
+        kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
+    },
     plan::swarm::joining::NodeEntry,
 };
 
@@ -128,6 +134,15 @@ pub enum Input {
         /// The answer.
         result: Result<SwarmReply, SwarmFailure>,
     },
+    /// Result of a question that [`Effect::AskKubernetes`] asked.
+    KubernetesAnswered {
+        /// The machine whose node it is about.
+        about: MachineName,
+        /// Number of the question.
+        number: u64,
+        /// The answer.
+        result: Result<KubernetesReply, KubernetesFailure>,
+    },
     /// A machine wants an identity.
     Enroll(Enroll),
     /// A request of an operator.
@@ -159,6 +174,7 @@ impl Input {
             Self::Gone { .. }
             | Self::Maintenance { .. }
             | Self::SwarmAnswered { .. }
+            | Self::KubernetesAnswered { .. }
             | Self::Enroll(_)
             | Self::Operator { .. }
             | Self::Tick => None,
@@ -403,6 +419,19 @@ pub struct SwarmQuestion {
     pub timeout_ms: u64,
 }
 
+/// A question or order about a machine's Kubernetes node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesQuestion {
+    /// Number of the question; its answer has the same.
+    pub number: u64,
+    /// The machine whose node it is about.
+    pub about: MachineName,
+    /// The secret with the kubeconfig of its cluster.
+    pub kubeconfig: Arc<SecretRow>,
+    /// The question.
+    pub op: KubernetesOp,
+}
+
 /// Actions of the rim once the changes are durable, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -426,6 +455,8 @@ pub enum Effect {
     },
     /// Ask an agent about its swarm. The answer is always an [`Input::SwarmAnswered`].
     AskSwarm(SwarmQuestion),
+    /// Ask a cluster's Kubernetes API server. The answer is always an [`Input::KubernetesAnswered`].
+    AskKubernetes(KubernetesQuestion),
     /// Close every stream of an identity.
     Close {
         /// The identity.

@@ -6,6 +6,7 @@ pub(super) mod drain;
 mod freeze;
 mod hooks;
 mod invalidate;
+pub(super) mod kubernetes;
 mod maintenance;
 mod options;
 mod record;

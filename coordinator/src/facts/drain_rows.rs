@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 /// What drains machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DrainKind {
+    /// Kubernetes.
+    Kubernetes,
     /// Docker Swarm.
     Swarm,
 }
@@ -15,6 +17,9 @@ pub enum DrainKind {
 /// The drains of a machine in an update, by orchestrator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drains {
+    /// That of its Kubernetes node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<DrainRow<KubernetesTarget>>,
     /// That of its Swarm node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swarm: Option<DrainRow<SwarmTarget>>,
@@ -28,6 +33,7 @@ impl Drains {
     #[must_use]
     pub const fn has_begun(&self, kind: DrainKind) -> bool {
         match kind {
+            DrainKind::Kubernetes => self.kubernetes.is_some(),
             DrainKind::Swarm => self.swarm.is_some(),
         }
     }
@@ -35,7 +41,7 @@ impl Drains {
     /// Has one of them begun, without having restored the node since?
     #[must_use]
     pub const fn any_begun(&self) -> bool {
-        self.swarm.is_some()
+        self.kubernetes.is_some() || self.swarm.is_some()
     }
 }
 
@@ -61,5 +67,25 @@ pub enum SwarmTarget {
         id: SwarmId,
         /// The availability that it gets back: the last one set by others.
         was: SwarmAvailability,
+    },
+}
+
+/// A machine's node in Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KubernetesTarget {
+    /// It is still to be identified.
+    Unknown,
+    /// The machine was never Ready, and the cluster has no node for it.
+    Absent,
+    /// A node.
+    Node {
+        /// Its name.
+        name: String,
+        /// Its UID: a node made anew has another.
+        uid: String,
+        /// It was unschedulable before, and stays so.
+        was_unschedulable: bool,
+        /// It was seen unschedulable since the drain began. If it is schedulable after that, an operator did it.
+        cordoned: bool,
     },
 }

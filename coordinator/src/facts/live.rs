@@ -14,7 +14,7 @@ use muster_proto::{
     variables::VariableError,
 };
 
-use super::{Added, AddedReboot, ControlSet, MachineRow, NodeObservation, Overwrites, Used};
+use super::{Added, AddedReboot, ControlSet, KubernetesObservation, MachineRow, NodeObservation, Overwrites, Used};
 
 /// Maximum time between two takeovers of one machine's stream that count together. A rejected agent comes back within
 /// 25 s (its `RECONNECT_MAX`, spread), so quick takeovers mean two agents.
@@ -125,6 +125,8 @@ pub struct MachineLive {
     pub ledger_left_out: bool,
     /// Answers of the swarm about its node.
     pub swarm: NodeObservation,
+    /// Answers of the API server about its Kubernetes node.
+    pub kubernetes: KubernetesObservation,
     /// Its resolved items; derived.
     pub items: Option<Arc<Items>>,
     /// Inputs of the resolved items. They stay valid while both inputs and the spec are identical.

@@ -105,6 +105,9 @@ pub struct ClusterRow {
     /// The machine that was told to create the cluster's swarm. It may have done so, whatever the later facts.
     #[serde(default)]
     pub swarm_init: Option<MachineId>,
+    /// UID of namespace `kube-system` at the first contact with its Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_uid: Option<String>,
     /// Why new starts are blocked, and since when.
     pub blocked_since: Option<(Reason, u64)>,
 }
@@ -186,6 +189,8 @@ pub enum Stage {
     NodeRequested,
     /// `Node workload locks inactive`.
     LocksInactive,
+    /// `Kubernetes drained`.
+    KubernetesDrained,
     /// `Swarm drained`.
     SwarmDrained,
     /// `Deploy phase done`.
@@ -198,6 +203,8 @@ pub enum Stage {
     Upgraded,
     /// `Swarm uncordoned`.
     SwarmUncordoned,
+    /// `Kubernetes uncordoned`.
+    KubernetesUncordoned,
     /// `Node maintenance request removed`.
     RequestRemoved,
 }
@@ -209,12 +216,14 @@ impl Stage {
         Self::PreviousDeployed,
         Self::NodeRequested,
         Self::LocksInactive,
+        Self::KubernetesDrained,
         Self::SwarmDrained,
         Self::DeployDone,
         Self::ReconfigureDone,
         Self::RebootDone,
         Self::Upgraded,
         Self::SwarmUncordoned,
+        Self::KubernetesUncordoned,
         Self::RequestRemoved,
     ];
 
@@ -226,12 +235,14 @@ impl Stage {
             Self::PreviousDeployed => "Previous machines are deployed",
             Self::NodeRequested => "Node maintenance requested",
             Self::LocksInactive => "Node workload locks inactive",
+            Self::KubernetesDrained => "Kubernetes drained",
             Self::SwarmDrained => "Swarm drained",
             Self::DeployDone => "Deploy phase done",
             Self::ReconfigureDone => "Reconfigure phase done",
             Self::RebootDone => "Reboot done",
             Self::Upgraded => "Machine upgraded",
             Self::SwarmUncordoned => "Swarm uncordoned",
+            Self::KubernetesUncordoned => "Kubernetes uncordoned",
             Self::RequestRemoved => "Node maintenance request removed",
         }
     }

@@ -343,7 +343,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// The number of the next question about a swarm. Not stored: answers do not outlive the process.
-    pub fn next_swarm_question(&mut self) -> u64 {
+    pub fn next_question(&mut self) -> u64 {
         self.facts.live.swarm_questions += 1;
         self.facts.live.swarm_questions
     }

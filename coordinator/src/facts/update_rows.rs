@@ -281,6 +281,12 @@ impl Deferral {
     pub fn failed(&self) -> bool {
         self.cause == DeferralCause::Failed
     }
+
+    /// Is it tried again after the others?
+    #[must_use]
+    pub fn is_tried_again(&self) -> bool {
+        matches!(self.cause, DeferralCause::Late | DeferralCause::Lost)
+    }
 }
 
 /// Why a machine was deferred.
@@ -292,6 +298,10 @@ pub enum DeferralCause {
     Failed,
     /// It was lost while still undisturbed. It returns automatically.
     Lost,
+    /// Its workloads can never be moved away as things are. An operator changes that, and retries it.
+    Undrainable,
+    /// An operator made its node schedulable during the drain, and retries it when that is over.
+    Uncordoned,
 }
 
 impl DeferralCause {

@@ -10,7 +10,7 @@ use muster_proto::model::{
 use super::{
     backup,
     fault::{Faults, shown},
-    group, hook, item,
+    group, hook, item, kubernetes,
     params::Secrets,
     read::{Fields, Free, Map, Spot, one_of},
     update,
@@ -34,9 +34,10 @@ pub(super) const CLUSTER: Fields = Fields {
         "updateGroups",
         "updateHooks",
         "backups",
+        "kubernetes",
         "machineTypes",
     ],
-    later: &["agentConfig", "mkeUpgradeAttempts", "maintenance", "helmController", "kubernetes"],
+    later: &["agentConfig", "mkeUpgradeAttempts", "maintenance", "helmController"],
 };
 /// Fields of `machines` and `maxFailures`.
 pub(super) const COUNTS: Fields = Fields { known: &["control", "worker"], later: &[] };
@@ -73,6 +74,7 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let backups = map.or("backups", Backups::default(), |spot| {
         backup::read(&spot, machine_types.as_ref().zip(hooks.as_ref()), secrets, faults)
     });
+    let kubernetes = map.or("kubernetes", None, |spot| kubernetes::read(&spot, secrets, faults).map(Some));
     if let (Some(Some(machines)), Some(types)) = (machines, &machine_types) {
         declared_types_exist(&map, machines, types, faults);
     }
@@ -95,6 +97,7 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
         update_groups: groups?,
         update_hooks: hooks?,
         backups: backups?,
+        kubernetes: kubernetes?,
         machine_types: machine_types?,
     })
 }

@@ -9,7 +9,18 @@ use super::{
 
 /// Fields of `updateDeadlines`.
 const DEADLINES: Fields = Fields {
-    known: &["hooks", "prepare", "turn", "clusterLocks", "nodeLocks", "swarmDrain", "items", "reboot", "locksReturned"],
+    known: &[
+        "hooks",
+        "prepare",
+        "turn",
+        "clusterLocks",
+        "nodeLocks",
+        "kubernetesDrain",
+        "swarmDrain",
+        "items",
+        "reboot",
+        "locksReturned",
+    ],
     later: &[],
 };
 /// Fields of one deadline.
@@ -53,6 +64,9 @@ pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Upda
     let node_locks = map.or("nodeLocks", default.node_locks, |spot| deadline(&spot, default.node_locks, None, faults));
     let swarm_drain =
         map.or("swarmDrain", default.swarm_drain, |spot| deadline(&spot, default.swarm_drain, None, faults));
+    let kubernetes_drain = map.or("kubernetesDrain", default.kubernetes_drain, |spot| {
+        deadline(&spot, default.kubernetes_drain, None, faults)
+    });
     let items = map.or("items", default.items, |spot| no_way_back(&spot, default.items, faults));
     let reboot = map.or("reboot", default.reboot, |spot| no_way_back(&spot, default.reboot, faults));
     let returned =
@@ -64,6 +78,7 @@ pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Upda
         cluster_locks: cluster_locks?,
         node_locks: node_locks?,
         swarm_drain: swarm_drain?,
+        kubernetes_drain: kubernetes_drain?,
         items: items?,
         reboot: reboot?,
         locks_returned: returned?,

@@ -2,9 +2,13 @@
 //! and gets its node back afterwards, in reverse order. Decided from the record and from the orchestrators' last
 //! answers.
 
+pub mod kubernetes;
 pub mod swarm;
 
-use muster_proto::model::{Blocked, Deadline, DeadlineOutcome, UpdateDeadlines};
+use muster_proto::{
+    model::{Blocked, Deadline, DeadlineOutcome, UpdateDeadlines},
+    seeded_bug::seeded_bug,
+};
 
 use super::{
     removal, safety,
@@ -14,7 +18,8 @@ use super::{
         turn::{Participant, top},
     },
 };
-use crate::facts::{DesiredState, DrainKind, Stage, SwarmTarget, UpdateRow};
+use crate::facts::{DesiredState, DrainKind, KubernetesTarget, Stage, SwarmTarget, UpdateRow};
+use kubernetes::Kubernetes;
 use swarm::Swarm;
 
 /// An orchestrator's part in drains.
@@ -49,13 +54,15 @@ pub trait Orchestrator: Sync {
 }
 
 /// Every orchestrator, in the order in which they drain. They restore in reverse.
-pub const ORCHESTRATORS: [&dyn Orchestrator; 1] = [&Swarm];
+pub const ORCHESTRATORS: [&dyn Orchestrator; 2] = [&Kubernetes, &Swarm];
 
 /// A step of the drain of one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DrainStep {
     /// The drain by this orchestrator begins.
     Begin(DrainKind),
+    /// The drained Kubernetes node, and what it gets back.
+    KubernetesTarget(KubernetesTarget),
     /// The drained Swarm node, and what it gets back.
     SwarmTarget(SwarmTarget),
     /// The node gets back what the drain took.
@@ -111,7 +118,12 @@ pub fn goal(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Go
 #[must_use]
 pub fn step(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<DrainStep> {
     let mine = view.update()?;
-    for orchestrator in ORCHESTRATORS.iter().filter(|orchestrator| orchestrator.is_wanted(snapshot, view)) {
+    let mut orchestrators = ORCHESTRATORS;
+    // Seeded bug: drain the Swarm node first.
+    if seeded_bug("swarm-before-kubernetes") {
+        orchestrators.reverse();
+    }
+    for orchestrator in orchestrators.iter().filter(|orchestrator| orchestrator.is_wanted(snapshot, view)) {
         if !mine.drains.has_begun(orchestrator.kind()) {
             return Some(DrainStep::Begin(orchestrator.kind()));
         }
@@ -179,6 +191,7 @@ pub const fn stage_of(kind: DrainKind, deadlines: &UpdateDeadlines) -> (Stage, D
 #[must_use]
 pub const fn drained_stage(kind: DrainKind) -> Stage {
     match kind {
+        DrainKind::Kubernetes => Stage::KubernetesDrained,
         DrainKind::Swarm => Stage::SwarmDrained,
     }
 }
@@ -187,12 +200,14 @@ pub const fn drained_stage(kind: DrainKind) -> Stage {
 #[must_use]
 pub const fn restored_stage(kind: DrainKind) -> Stage {
     match kind {
+        DrainKind::Kubernetes => Stage::KubernetesUncordoned,
         DrainKind::Swarm => Stage::SwarmUncordoned,
     }
 }
 
 const fn deadline_of(kind: DrainKind, deadlines: &UpdateDeadlines) -> Deadline {
     match kind {
+        DrainKind::Kubernetes => deadlines.kubernetes_drain,
         DrainKind::Swarm => deadlines.swarm_drain,
     }
 }

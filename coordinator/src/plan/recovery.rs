@@ -6,7 +6,7 @@ use super::{
     safety::{blocked, some_names},
     snapshot::{ClusterSnapshot, MachineView},
 };
-use crate::facts::{Facts, MachineRow, SwarmTarget};
+use crate::facts::{Facts, KubernetesTarget, MachineRow, SwarmTarget};
 
 /// After `recover`: are the machines' reports consistent, and has an operator reviewed every machine that may be in the
 /// middle of an update?
@@ -73,10 +73,20 @@ fn doubted(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
 #[must_use]
 pub fn needs_review(row: &MachineRow) -> Blocked {
     let name = &row.name;
-    let known = match row.update.as_ref().and_then(|mine| mine.drains.swarm.as_ref()).map(|drain| &drain.target) {
+    let drains = row.update.as_ref().map(|mine| &mine.drains);
+    let swarm = match drains.and_then(|drains| drains.swarm.as_ref()).map(|drain| &drain.target) {
         Some(SwarmTarget::Node { id, was }) => format!("; its Swarm node {id} was {was} before it was drained"),
         Some(SwarmTarget::Unknown | SwarmTarget::Absent) | None => String::new(),
     };
+    let kubernetes = match drains.and_then(|drains| drains.kubernetes.as_ref()).map(|drain| &drain.target) {
+        Some(KubernetesTarget::Node { name, was_unschedulable: false, .. }) => {
+            format!("; its Kubernetes node {name} was schedulable before it was drained (`kubectl uncordon {name}`)")
+        }
+        Some(KubernetesTarget::Node { .. } | KubernetesTarget::Unknown | KubernetesTarget::Absent) | None => {
+            String::new()
+        }
+    };
+    let known = swarm + &kubernetes;
     blocked(
         Reason::RecoveredInDoubt,
         format!(

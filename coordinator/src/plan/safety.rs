@@ -126,9 +126,7 @@ pub fn may_disturb_again(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>)
 
 /// Rule 4, the drains alone.
 pub fn drained(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
-    // Seeded bug: disturb a worker in spite of its tasks.
-    let ignored = view.row.spec.machine_type == MachineType::Worker && seeded_bug("ignore-swarm-tasks");
-    if ignored { Ok(()) } else { drain::drained(snapshot, view) }
+    drain::drained(snapshot, view)
 }
 
 /// Rule 4 for a machine that is out of service and leaves for good, which is final as well.
@@ -347,6 +345,18 @@ pub fn may_start_hooks(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
 
 /// May this machine be granted a slot now?
 pub fn may_take_slot(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    before_preflight(snapshot, view)?;
+    if view.update().is_none() || !update::disturbs(snapshot, view) {
+        return Ok(());
+    }
+    drain::kubernetes::preflight(snapshot, view)?;
+    // Last, because its deadline runs from the machine's turn on.
+    locks::may_request(snapshot, Some(&view.row.name))
+}
+
+/// May this machine be granted a slot now, as far as its cluster and the other machines are concerned? What has to be
+/// asked about the machine itself is asked only then.
+pub fn before_preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     may_start_anything(snapshot)?;
     let disturbs = view.update().is_some() && update::disturbs(snapshot, view);
     if disturbs {
@@ -374,6 +384,5 @@ pub fn may_take_slot(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> 
             ));
         }
     }
-    // Last, because its deadline runs from the machine's turn on.
-    if disturbs { locks::may_request(snapshot, Some(&view.row.name)) } else { Ok(()) }
+    Ok(())
 }

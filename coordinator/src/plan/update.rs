@@ -286,7 +286,7 @@ pub fn earlier_on_its_way<'a>(snapshot: &ClusterSnapshot<'a>, view: &MachineView
 /// Nothing else can go on, some came to their end since the last time, and others wait aside.
 fn may_try_again(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> bool {
     let deferred = |view: &&MachineView<'_>| {
-        view.update().and_then(|mine| mine.deferral.as_ref()).is_some_and(|aside| !aside.failed())
+        view.update().and_then(|mine| mine.deferral.as_ref()).is_some_and(|aside| aside.is_tried_again())
     };
     let is_wanted =
         update.desired == DesiredState::Go && update.finished_in_round > 0 && targets(snapshot).any(|p| deferred(&p));

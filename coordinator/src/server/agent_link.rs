@@ -26,10 +26,10 @@ use super::{
     status::internal,
 };
 use crate::{
-    cluster::swarm,
     core::{Input, Reply},
     engine::{EngineError, EngineHandle},
     facts::{ItemActivity, SecretRow},
+    orchestrator::swarm,
     pki::{Role, Vault},
     plan::swarm::Entry,
     proof::Told,

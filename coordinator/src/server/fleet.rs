@@ -30,6 +30,7 @@ use crate::{
     documents,
     engine::{EngineError, EngineHandle},
     facts::SecretId,
+    orchestrator,
     pki::{Ca, NewToken, Peer, Vault},
 };
 
@@ -90,9 +91,16 @@ impl Service for Fleet {
         let skip_backup = request.skip_backup;
         let options = Options { accept_control_plane_downtime, skip_backup, ..Options::of(scope(&request.scope)?) };
         let (limits, now, of) = (*self.engine.limits(), self.engine.now(), cluster.clone());
-        let look = move || documents::plan(&facts, &of, &options, &limits, now).map(|plan| serde_json::to_vec(&plan));
+        let looked = Arc::clone(&facts);
+        let look = move || documents::plan(&looked, &of, &options, &limits, now);
         let plan = self.watches.look(look).await?;
-        let plan = plan.ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
+        let mut plan = plan.ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
+        if documents::kubernetes::disturbs(&plan)
+            && let Some(load) = orchestrator::kubernetes::cluster_load(&facts, &cluster, &self.vault).await
+        {
+            documents::kubernetes::warn(&mut plan, &facts, &cluster, &load, &limits, now);
+        }
+        let plan = serde_json::to_vec(&plan);
         Ok(Response::new(wire::PlanResponse { json: plan.map_err(|error| super::status::internal(&error))? }))
     }
 

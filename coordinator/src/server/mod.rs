@@ -41,9 +41,9 @@ use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use bounds::{ENROLLMENT_MESSAGE_BYTES_MAX, NAMES_MESSAGE_BYTES_MAX};
 
 use crate::{
-    cluster,
     engine::EngineHandle,
     facts::Facts,
+    orchestrator,
     pki::{Ca, PkiError, Vault},
 };
 
@@ -118,7 +118,7 @@ pub async fn serve(
         authz::Authorize { authenticator: Arc::clone(&authenticator), failed_attempts, engine: engine.clone() };
     tokio::spawn(advertise(engine.watch(), sessions.clone()));
     let watches = watches::Watches::default();
-    tokio::spawn(ask_swarms(engine.clone(), sessions.clone()));
+    tokio::spawn(ask_orchestrators(engine.clone(), sessions.clone(), Arc::clone(&vault)));
 
     let enrollment = enrollment::Enrollment {
         engine: engine.clone(),
@@ -182,10 +182,12 @@ fn reflection() -> Result<ServerReflectionServer<impl ServerReflection>, ServeEr
     described.build_v1().map_err(ServeError::Reflection)
 }
 
-/// Asks the swarms what the plans want to know, until the sessions end.
-async fn ask_swarms(engine: EngineHandle, sessions: Sessions) {
+/// Asks the orchestrators what the plans want to know, until the sessions end.
+async fn ask_orchestrators(engine: EngineHandle, sessions: Sessions, vault: Arc<Vault>) {
+    let swarms = orchestrator::swarm::ask(engine.clone(), sessions.clone());
+    let kubernetes = orchestrator::kubernetes::ask(engine, sessions.clone(), vault);
     tokio::select! {
-        () = cluster::swarm::ask(engine, sessions.clone()) => {}
+        _ = async { tokio::join!(swarms, kubernetes) } => {}
         _ = sessions.ending() => {}
     }
 }

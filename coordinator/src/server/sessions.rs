@@ -29,7 +29,7 @@ use super::{
     swarm_relay::{Asker, SwarmRelay},
 };
 use crate::{
-    core::{Effect, SwarmQuestion},
+    core::{Effect, KubernetesQuestion, SwarmQuestion},
     engine::Outbox,
 };
 
@@ -49,16 +49,17 @@ struct Inner {
     logs: LogRelay,
     swarm: SwarmRelay,
     ending: watch::Sender<bool>,
-    questions: Questions,
+    questions: Questions<SwarmQuestion>,
+    kubernetes: Questions<KubernetesQuestion>,
 }
 
-/// Questions about swarms from the engine to the task that asks them. At most one per machine with a slot is under way.
-struct Questions {
-    ask: mpsc::UnboundedSender<SwarmQuestion>,
-    asked: Mutex<Option<mpsc::UnboundedReceiver<SwarmQuestion>>>,
+/// Questions from the engine to the task that asks them. At most one per machine is under way.
+struct Questions<T> {
+    ask: mpsc::UnboundedSender<T>,
+    asked: Mutex<Option<mpsc::UnboundedReceiver<T>>>,
 }
 
-impl Default for Questions {
+impl<T> Default for Questions<T> {
     fn default() -> Self {
         let (ask, asked) = mpsc::unbounded_channel();
         Self { ask, asked: Mutex::new(Some(asked)) }
@@ -263,9 +264,14 @@ impl Sessions {
         pending.answer(time_limit).await
     }
 
-    /// Questions of the engine, for the task that asks them. None: they are already taken.
+    /// Questions about swarms, for the task that asks them. None: they are already taken.
     pub fn questions(&self) -> Option<mpsc::UnboundedReceiver<SwarmQuestion>> {
         self.0.questions.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Questions to Kubernetes API servers, for the task that asks them. None: they are already taken.
+    pub fn kubernetes_questions(&self) -> Option<mpsc::UnboundedReceiver<KubernetesQuestion>> {
+        self.0.kubernetes.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Deliver an answer about a swarm.
@@ -300,6 +306,7 @@ impl Outbox for Sessions {
             }
             // If the receiver is gone, the coordinator is ending and the question is obsolete.
             Effect::AskSwarm(question) => drop(self.0.questions.ask.send(question)),
+            Effect::AskKubernetes(question) => drop(self.0.kubernetes.ask.send(question)),
             Effect::Close { id, reason } => {
                 let session = self.live().remove(&id);
                 if let Some(session) = session {

@@ -106,6 +106,8 @@ pub struct UpdateDeadlines {
     pub node_locks: Deadline,
     /// Until all tasks of services have left a worker's Swarm node. Restarts when a task has gone.
     pub swarm_drain: Deadline,
+    /// Until all pods that have to leave have left a machine's Kubernetes node. Restarts when a pod has gone.
+    pub kubernetes_drain: Deadline,
     /// Until the deploy and reconfigure items are done. Never `defer`: the machine is already disturbed.
     pub items: Deadline,
     /// Until the reboot that the update added is done. Never `defer`.
@@ -127,6 +129,7 @@ impl Default for UpdateDeadlines {
             cluster_locks: of(2 * HOUR_MS, DeadlineOutcome::Pause),
             node_locks: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
             swarm_drain: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
+            kubernetes_drain: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
             items: of(4 * HOUR_MS, DeadlineOutcome::Fail),
             reboot: of(HOUR_MS, DeadlineOutcome::Fail),
             locks_returned: of(30 * MINUTE_MS, DeadlineOutcome::Defer),

@@ -103,6 +103,27 @@ reasons! {
     Indeterminate: Waiting,
     /// An item still runs on a machine that goes out of service.
     ItemRunning: Waiting,
+    /// Pods that have to leave are still on its Kubernetes node.
+    KubernetesDraining: Waiting,
+    /// The cluster has no Kubernetes node for a machine that was Ready before.
+    KubernetesNodeNotFound: Waiting,
+    /// Which Kubernetes node is the machine's is uncertain: name, address and boot id do not agree.
+    KubernetesNodeUnclear: Waiting,
+    /// A pod terminates for longer than its grace period: a kubelet or a finalizer holds it.
+    KubernetesPodStuck: Waiting,
+    /// A controller starts evicted pods on the cordoned node again and again.
+    KubernetesPodReturns: Waiting,
+    /// Before its turn it is checked whether its node can be drained.
+    KubernetesPreflight: Passing,
+    /// The Kubernetes API server cannot be asked.
+    KubernetesUnavailable: Waiting,
+    /// A pod can never leave its Kubernetes node as things are: its budget never allows it, or nothing would start it
+    /// elsewhere.
+    KubernetesUndrainable: Operator,
+    /// An operator made its Kubernetes node schedulable while it was drained.
+    KubernetesUncordoned: Waiting,
+    /// Its Kubernetes node is made schedulable again.
+    KubernetesUncordoning: Waiting,
     /// A removed machine is demoted, leaves the swarm, or is forgotten by a manager.
     LeavingSwarm: Waiting,
     /// Its ledger is older than what it has reported: nothing starts there.

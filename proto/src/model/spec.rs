@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backups, ClusterName, DEFAULT_GROUP, ItemName, MachineType, Phase, StateItem, UpdateDeadlines, UpdateGroup,
-    UpdateGroupName, UpdateHooks,
+    Backups, ClusterName, DEFAULT_GROUP, ItemName, KubernetesSpec, MachineType, Phase, StateItem, UpdateDeadlines,
+    UpdateGroup, UpdateGroupName, UpdateHooks,
 };
 
 /// Upper bound of every limit on concurrent workers (LCM's own limit).
@@ -86,6 +86,9 @@ pub struct ClusterSpec {
     /// Hooks before and after every update.
     #[serde(default, skip_serializing_if = "UpdateHooks::is_empty")]
     pub update_hooks: UpdateHooks,
+    /// The Kubernetes cluster on the machines, which is drained before they are disturbed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesSpec>,
     /// How every update backs up the Swarm and MKE.
     #[serde(default, skip_serializing_if = "Backups::is_default")]
     pub backups: Backups,
@@ -113,6 +116,7 @@ impl ClusterSpec {
             update_deadlines: _,
             update_groups: _,
             update_hooks,
+            kubernetes: _,
             backups,
             machine_types: _,
         } = self;

@@ -11,7 +11,10 @@ use muster_agent::{
     core::LedgerState,
     ledger::{self, FileDisk},
 };
-use nix::sys::signal::{Signal, kill};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::geteuid,
+};
 
 use super::{
     Agent, CLUSTER, Fleet, end,
@@ -127,6 +130,26 @@ impl Fleet {
     pub fn start_agent(&mut self, name: &str) -> Result<()> {
         let mut command = Command::new(&self.programs.agent);
         let child = self.background(command.arg("run").arg("--state-dir").arg(self.agent_dir(name)), name)?;
+        self.agents.get_mut(name).ok_or_else(|| anyhow!("no machine {name}"))?.child = Some(child);
+        Ok(())
+    }
+
+    /// Starts an enrolled agent on a host of its own, as far as hostname and boot id tell: it gets its name as hostname
+    /// and this boot id, in namespaces of its own.
+    ///
+    /// # Errors
+    /// Fails on a start error.
+    pub fn start_agent_as_host(&mut self, name: &str, boot_id: &str) -> Result<()> {
+        let file = self.dir.join(format!("boot-id-{name}"));
+        fs::write(&file, format!("{boot_id}\n"))?;
+        let mut command = Command::new("unshare");
+        if !geteuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        let script = r#"hostname "$0" && mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@""#;
+        command.args(["--uts", "--mount", "sh", "-c", script, name]).arg(file);
+        command.arg(&self.programs.agent).arg("run").arg("--state-dir").arg(self.agent_dir(name));
+        let child = self.background(&mut command, name)?;
         self.agents.get_mut(name).ok_or_else(|| anyhow!("no machine {name}"))?.child = Some(child);
         Ok(())
     }

@@ -86,7 +86,12 @@ fn stage_of(row: &MachineRow) -> Option<&'static str> {
         }
         Stage::SwarmUncordoned if mine.disturbed() => Some("uncordon"),
         Stage::RequestRemoved if mine.disturbed() => Some("locks returning"),
-        Stage::SwarmUncordoned | Stage::RequestRemoved | Stage::NodeRequested | Stage::Upgraded => None,
+        Stage::KubernetesDrained
+        | Stage::SwarmUncordoned
+        | Stage::KubernetesUncordoned
+        | Stage::RequestRemoved
+        | Stage::NodeRequested
+        | Stage::Upgraded => None,
     }
 }
 

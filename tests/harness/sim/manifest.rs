@@ -74,6 +74,7 @@ pub fn spec(rng: &mut Rng, plan: Plan) -> ClusterSpec {
         update_groups: Vec::new(),
         update_hooks: UpdateHooks::default(),
         backups: Backups::default(),
+        kubernetes: None,
         machine_types: BTreeMap::from([
             (MachineType::Control, items(rng, MachineType::Control, swarm)),
             (MachineType::Worker, items(rng, MachineType::Worker, swarm)),
@@ -99,6 +100,7 @@ fn deadlines(rng: &mut Rng) -> UpdateDeadlines {
         cluster_locks: Deadline { after_ms: 40_000, outcome: cluster_locks },
         node_locks: refused,
         swarm_drain: refused,
+        kubernetes_drain: refused,
         items: Deadline { after_ms: 40_000, outcome: late_outcome(rng) },
         reboot: Deadline { after_ms: 50_000, outcome: late_outcome(rng) },
         locks_returned: Deadline { after_ms: 20_000, outcome: returned },

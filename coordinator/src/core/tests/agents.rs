@@ -26,7 +26,7 @@ use crate::{
 fn acked(fleet: &Fleet) -> Option<Seq> {
     fleet.effects.iter().find_map(|effect| match effect {
         Effect::Ack { seq, .. } => Some(*seq),
-        Effect::Assign { .. } | Effect::AskSwarm(_) | Effect::Close { .. } => None,
+        Effect::Assign { .. } | Effect::AskSwarm(_) | Effect::AskKubernetes(_) | Effect::Close { .. } => None,
     })
 }
 

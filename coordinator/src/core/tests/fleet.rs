@@ -13,7 +13,7 @@ use muster_proto::{
 use uuid::Uuid;
 
 use crate::{
-    core::{Core, Effect, Enroll, Input, Refusal, Reply, Request, SwarmQuestion, recover},
+    core::{Core, Effect, Enroll, Input, KubernetesQuestion, Refusal, Reply, Request, SwarmQuestion, recover},
     facts::{MachineRow, Slot},
     plan::{
         LIMITS, blocked, deploy, safety,
@@ -51,6 +51,8 @@ pub(crate) struct Fleet {
     pub effects: Vec<Effect>,
     /// Open questions to swarms.
     pub questions: Vec<SwarmQuestion>,
+    /// Open questions to Kubernetes API servers.
+    pub kubernetes: Vec<KubernetesQuestion>,
     at_ms: u64,
     last_session: u64,
     /// The newest key; tests choose others, from the end on.
@@ -105,6 +107,7 @@ pub(crate) fn spec(control: u32, worker: u32) -> ClusterSpec {
         update_groups: Vec::new(),
         update_hooks: UpdateHooks::default(),
         backups: Backups::default(),
+        kubernetes: None,
         machine_types: BTreeMap::from([(MachineType::Control, of_control), (MachineType::Worker, of_all())]),
     }
 }
@@ -161,7 +164,9 @@ impl Fleet {
         store.commit(&changes).expect("in memory");
         let agents = BTreeMap::new();
         let (effects, questions) = (Vec::new(), Vec::new());
-        let mut fleet = Self { core, store, agents, effects, questions, at_ms: 1_000, last_session: 0, last_key: 0 };
+        let kubernetes = Vec::new();
+        let mut fleet =
+            Self { core, store, agents, effects, questions, kubernetes, at_ms: 1_000, last_session: 0, last_key: 0 };
         fleet.ask(apply(spec, &[])).expect("applies");
         for machine_type in [MachineType::Control, MachineType::Worker] {
             fleet.ask(token(machine_type.as_str(), machine_type)).expect("a token");
@@ -209,9 +214,13 @@ impl Fleet {
             let agent = self.agents.values_mut().find(|agent| agent.id == *id && agent.session.is_some());
             agent.expect("only who is connected is sent a list").assignment = Some(assignment.clone());
         }
+        self.kubernetes.extend(step.effects.iter().filter_map(|effect| match effect {
+            Effect::AskKubernetes(question) => Some(question.clone()),
+            Effect::Assign { .. } | Effect::Ack { .. } | Effect::AskSwarm(_) | Effect::Close { .. } => None,
+        }));
         let asked = step.effects.iter().filter_map(|effect| match effect {
             Effect::AskSwarm(question) => Some(question.clone()),
-            Effect::Assign { .. } | Effect::Ack { .. } | Effect::Close { .. } => None,
+            Effect::Assign { .. } | Effect::Ack { .. } | Effect::AskKubernetes(_) | Effect::Close { .. } => None,
         });
         self.questions.extend(asked);
         self.effects = step.effects;

@@ -397,7 +397,7 @@ fn recorded_item_waiting_to_begin_is_skipped() {
         fleet.lock("ceph", Some("control-1"), LockState::Active);
         fleet.step(Input::PermitWanted { id, permit }).expect("known");
     };
-    let waits: [&dyn Fn(&mut Fleet, MachineId); 2] = [&waits_for_inputs, &waits_for_permit];
+    let waits: [fn(&mut Fleet, MachineId); 2] = [waits_for_inputs, waits_for_permit];
     for wait in waits {
         let mut fleet = permitted();
         let id = fleet.agents["control-1"].id;

@@ -4,6 +4,7 @@ mod again;
 mod behind;
 mod controllers;
 mod drains;
+mod kubernetes;
 mod locks;
 mod maintenance;
 pub(crate) mod reconfigure;
@@ -304,7 +305,7 @@ fn lost_permit_of_item_that_has_not_begun_is_not_sent() {
         fleet.hello("control-1", before).expect("greeted");
         let lists = fleet.effects.iter().filter_map(|effect| match effect {
             Effect::Assign { assignment, .. } => Some(assignment.items.iter().find_map(|item| item.permit)),
-            Effect::Ack { .. } | Effect::AskSwarm(_) | Effect::Close { .. } => None,
+            Effect::Ack { .. } | Effect::AskSwarm(_) | Effect::AskKubernetes(_) | Effect::Close { .. } => None,
         });
         let lists: Vec<_> = lists.map(|permit| permit.map(|permit| permit.number)).collect();
         assert!(!lists.contains(&Some(2)), "what allowed it may be long over: {lists:?}");

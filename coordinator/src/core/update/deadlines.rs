@@ -72,6 +72,12 @@ pub(in crate::core) fn is_deferred(tx: &Transaction<'_>, machine: &MachineName) 
     update.is_some_and(|update| update.deferral.is_some())
 }
 
+/// What kept the machine may have changed: it is looked at again before its turn.
+pub(super) fn looks_again(tx: &mut Transaction<'_>, machine: &MachineName) {
+    let look = &mut tx.live_mut(machine).kubernetes;
+    (look.nodes, look.load, look.undrainable) = (None, None, None);
+}
+
 /// Ask again for a deferred machine, on an operator's request.
 pub(in crate::core) fn ask_again(
     tx: &mut Transaction<'_>,
@@ -79,6 +85,7 @@ pub(in crate::core) fn ask_again(
     machine: &MachineName,
     now: Now,
 ) -> Result<Reply, Refusal> {
+    looks_again(tx, machine);
     let row = tx.machine_mut(machine);
     let rollout = row.and_then(|row| {
         record::take_back(row, now);

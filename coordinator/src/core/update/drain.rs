@@ -14,8 +14,8 @@ use crate::{
         decide::{begin_stage, end_stage},
     },
     facts::{
-        Asked, AuditObject, DepartingNode, DrainKind, DrainRow, Facts, MUSTER, MachineRow, NodeObservation, Peers,
-        Seen, Stage, SwarmTarget, Transaction,
+        Asked, AuditObject, DepartingNode, DrainKind, DrainRow, Facts, KubernetesObservation, KubernetesTarget, MUSTER,
+        MachineRow, NodeObservation, Peers, Seen, Stage, SwarmTarget, Transaction,
     },
     plan::{
         Limits,
@@ -34,31 +34,65 @@ use crate::{
 /// brings the next question.
 const OPEN_MAX: usize = 6;
 
-pub(super) fn record(tx: &mut Transaction<'_>, machine: &MachineName, step: DrainStep, now: Now) {
-    if step == DrainStep::Begin(DrainKind::Swarm) {
+/// Forgets what was seen before this step, and says nothing of what is there now.
+fn forget(tx: &mut Transaction<'_>, machine: &MachineName, step: &DrainStep) {
+    if *step == DrainStep::Begin(DrainKind::Swarm) {
         let look = &mut tx.live_mut(machine).swarm;
         (look.awaited_since_ms, look.fewest, look.fewer_at_ms) = (None, None, None);
         (look.begun_here, look.ordered, look.services) = (true, false, None);
         // Restore its current availability later: it may have changed since the last look.
         look.forget_node();
     }
-    if step == DrainStep::SwarmTarget(SwarmTarget::Unknown) {
+    if *step == DrainStep::Begin(DrainKind::Kubernetes) {
+        // What was seen before its turn may have changed.
+        tx.live_mut(machine).kubernetes =
+            KubernetesObservation { begun_here: true, ..KubernetesObservation::default() };
+    }
+    if matches!(step, DrainStep::Uncordon { of: DrainKind::Kubernetes, .. }) {
+        // How the node was while the machine was disturbed says nothing of how it is now.
+        tx.live_mut(machine).kubernetes.nodes = None;
+    }
+    if *step == DrainStep::KubernetesTarget(KubernetesTarget::Unknown) {
+        // It was asked for by name alone.
+        tx.live_mut(machine).kubernetes.nodes = None;
+    }
+    if *step == DrainStep::SwarmTarget(SwarmTarget::Unknown) {
         let look = &mut tx.live_mut(machine).swarm;
         look.forget_node();
         look.services = None;
     }
+}
+
+pub(super) fn record(tx: &mut Transaction<'_>, machine: &MachineName, step: DrainStep, now: Now) {
+    forget(tx, machine, &step);
     let Some(row) = tx.machine_mut(machine) else { return };
     let Some(mine) = &mut row.update else { return };
     match step {
         DrainStep::Begin(kind) => {
             match kind {
+                DrainKind::Kubernetes => {
+                    mine.drains.kubernetes =
+                        Some(DrainRow { since_ms: now.wall_ms, target: KubernetesTarget::Unknown });
+                }
                 DrainKind::Swarm => {
                     mine.drains.swarm = Some(DrainRow { since_ms: now.wall_ms, target: SwarmTarget::Unknown });
                 }
             }
             *mine.drains.begun.entry(kind).or_default() += 1;
             end_stage(row, Stage::LocksInactive, true, now);
+            for before in
+                [Stage::KubernetesDrained, Stage::SwarmDrained].into_iter().filter(|stage| *stage < drained_stage(kind))
+            {
+                if row.stages.contains_key(&before) {
+                    end_stage(row, before, true, now);
+                }
+            }
             begin_stage(row, drained_stage(kind), now);
+        }
+        DrainStep::KubernetesTarget(target) => {
+            if let Some(drain) = &mut mine.drains.kubernetes {
+                drain.target = target;
+            }
         }
         DrainStep::SwarmTarget(target) => {
             if let Some(drain) = &mut mine.drains.swarm {
@@ -75,6 +109,7 @@ pub(super) fn record(tx: &mut Transaction<'_>, machine: &MachineName, step: Drai
         }
         DrainStep::Uncordoned(kind) => {
             match kind {
+                DrainKind::Kubernetes => mine.drains.kubernetes = None,
                 DrainKind::Swarm => mine.drains.swarm = None,
             }
             end_stage(row, restored_stage(kind), true, now);
@@ -125,7 +160,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
             continue;
         }
         *open += 1;
-        let number = tx.next_swarm_question();
+        let number = tx.next_question();
         let questions::Question { agent, op, timeout_ms } = question;
         let look = &mut tx.live_mut(&about).swarm;
         if let SwarmOp::SetAvailability { availability, .. } = op {

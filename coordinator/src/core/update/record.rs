@@ -9,7 +9,7 @@ use muster_proto::{
 
 use super::{
     at_rest_phase,
-    deadlines::{defer, locks_were_inactive, stuck},
+    deadlines::{defer, locks_were_inactive, looks_again, stuck},
     drain, hooks, wants,
 };
 use crate::{
@@ -114,10 +114,13 @@ fn try_again(tx: &mut Transaction<'_>, rollout: &str, now: Now) {
         .machines
         .values()
         .filter(|row| row.rollout.as_deref() == Some(rollout))
-        .filter(|row| row.update.as_ref().and_then(|mine| mine.deferral.as_ref()).is_some_and(|aside| !aside.failed()))
+        .filter(|row| {
+            row.update.as_ref().and_then(|mine| mine.deferral.as_ref()).is_some_and(|aside| aside.is_tried_again())
+        })
         .map(|row| row.name.clone())
         .collect();
     for name in aside {
+        looks_again(tx, &name);
         if let Some(row) = tx.machine_mut(&name) {
             take_back(row, now);
         }
@@ -262,7 +265,7 @@ fn leave_out(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
 fn out_of_service(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
     let Some(row) = tx.machine_mut(machine) else { return };
     end_stage(row, Stage::LocksInactive, true, now);
-    swarm_let_go(row, now);
+    drains_are_done(row, now);
     if let Some(maintenance) = row.update.as_mut().and_then(|mine| mine.maintenance.as_mut()) {
         maintenance.since_ms = Some(now.wall_ms);
     }
@@ -277,7 +280,7 @@ fn enter(row: &mut MachineRow, phase: Phase, set: ControlSet, now: Now) {
     if row.update.as_ref().is_some_and(|mine| mine.disruptive) {
         end_stage(row, Stage::LocksInactive, true, now);
     }
-    swarm_let_go(row, now);
+    drains_are_done(row, now);
     begin_stage(row, Stage::DeployDone, now);
 }
 
@@ -309,10 +312,12 @@ fn goes_on_to(row: &mut MachineRow, stage: Stage, now: Now) {
     }
 }
 
-/// Its node is drained, or there are enough other managers.
-fn swarm_let_go(row: &mut MachineRow, now: Now) {
-    if row.stages.contains_key(&Stage::SwarmDrained) {
-        end_stage(row, Stage::SwarmDrained, true, now);
+/// Its nodes are drained, or there are enough other managers.
+fn drains_are_done(row: &mut MachineRow, now: Now) {
+    for stage in [Stage::KubernetesDrained, Stage::SwarmDrained] {
+        if row.stages.contains_key(&stage) {
+            end_stage(row, stage, true, now);
+        }
     }
 }
 

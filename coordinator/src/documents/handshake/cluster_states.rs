@@ -9,10 +9,10 @@ use muster_proto::{
 
 use super::super::{at, snapshots};
 use crate::{
-    facts::{DrainKind, DrainRow, Facts, RemovalRow, SwarmTarget},
+    facts::{DrainKind, Facts, KubernetesTarget, RemovalRow},
     plan::{
         Limits,
-        drain::swarm::{self, Aim},
+        drain::{self, Goal, Orchestrator, kubernetes::Kubernetes, swarm::Swarm},
         removal,
         snapshot::{ClusterSnapshot, MachineView},
     },
@@ -32,10 +32,7 @@ pub fn cluster_states(
     now: Now,
 ) -> Vec<ClusterState> {
     let of_cluster = |snapshot: &ClusterSnapshot<'_>| -> Vec<ClusterState> {
-        let drains = snapshot.machines.iter().filter_map(|view| {
-            let row = view.update()?.drains.swarm.as_ref()?;
-            Some(swarm_drain(snapshot, view, row))
-        });
+        let drains = snapshot.machines.iter().flat_map(|view| drains(snapshot, view));
         let removals = snapshot.machines.iter().filter_map(|view| {
             let row = view.row.removal.as_ref().filter(|row| !row.aborting)?;
             Some(swarm_remove(snapshot, view, row))
@@ -52,39 +49,77 @@ fn name(prefix: &str, machine: &MachineName) -> String {
     format!("{prefix}{}", machine.get(cut..).unwrap_or(machine))
 }
 
-fn swarm_drain(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &DrainRow<SwarmTarget>) -> ClusterState {
-    let given_back = swarm::aim(snapshot, view) == Some(Aim::GivenBack);
+/// The drains of a machine's nodes.
+fn drains(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Vec<ClusterState> {
+    let Some(mine) = view.update() else { return Vec::new() };
+    let kubernetes = mine.drains.kubernetes.as_ref().map(|row| of_drain(snapshot, view, &Kubernetes, row.since_ms));
+    let swarm = match (&mine.drains.swarm, &mine.drains.kubernetes) {
+        (Some(row), _) => Some(of_drain(snapshot, view, &Swarm, row.since_ms)),
+        // It begins when the Kubernetes node is drained.
+        (None, Some(row)) if Swarm.is_wanted(snapshot, view) && drain::goal(snapshot, view) == Some(Goal::Drained) => {
+            let name = match &row.target {
+                KubernetesTarget::Node { name, .. } => name.as_str(),
+                KubernetesTarget::Unknown | KubernetesTarget::Absent => view.row.name.as_str(),
+            };
+            let message = format!("Error: waiting for kubernetes node {name} to be drained first");
+            Some(state(snapshot, view, DrainKind::Swarm, row.since_ms, (true, false, message)))
+        }
+        (None, _) => None,
+    };
+    kubernetes.into_iter().chain(swarm).collect()
+}
+
+fn of_drain(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    orchestrator: &dyn Orchestrator,
+    since_ms: u64,
+) -> ClusterState {
+    let given_back = drain::goal(snapshot, view) == Some(Goal::Restored);
+    let done = view.row.stages.get(&drain::drained_stage(orchestrator.kind())).is_some_and(|stage| stage.succeeded);
     let waits = if given_back {
-        swarm::given_back(snapshot, view)
-    } else if swarm::was_reached(view) && swarm::aim(snapshot, view).is_none() {
+        orchestrator.restored(snapshot, view)
+    } else if done && !orchestrator.is_at_it(snapshot, view) {
         Ok(())
     } else {
-        swarm::reached(snapshot, view)
+        orchestrator.drained(snapshot, view)
     };
+    let drained = if given_back { waits.is_err() } else { waits.is_ok() };
+    let message = waits.err().map(|waits| waits.message).unwrap_or_default();
+    state(snapshot, view, orchestrator.kind(), since_ms, (!given_back, drained, message))
+}
+
+fn state(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    of: DrainKind,
+    since_ms: u64,
+    (wanted, drained, message): (bool, bool, String),
+) -> ClusterState {
     let maintained = view.update().is_some_and(|mine| mine.maintenance.is_some());
     let reason = match view.row.removal {
         Some(_) => "delete",
         None if maintained => "maintenance",
         None => "upgrade",
     };
-    let drained = if given_back { waits.is_err() } else { waits.is_ok() };
+    let (prefix, kind) = match of {
+        DrainKind::Kubernetes => ("cd-", "cordon-drain"),
+        DrainKind::Swarm => ("sd-", "swarm-drain"),
+    };
+    let attempt = view.update().and_then(|mine| mine.drains.begun.get(&of).copied()).unwrap_or(0);
     Document {
         metadata: Metadata {
-            name: name("sd-", &view.row.name),
-            creation_timestamp: at(row.since_ms),
+            name: name(prefix, &view.row.name),
+            creation_timestamp: at(since_ms),
             annotations: BTreeMap::from([(REASON.to_owned(), reason.to_owned())]),
         },
         spec: ClusterStateSpec {
             cluster_name: snapshot.cluster.name.to_string(),
-            kind: "swarm-drain".to_owned(),
+            kind: kind.to_owned(),
             arg: view.row.name.to_string(),
-            value: (!given_back).to_string(),
+            value: wanted.to_string(),
         },
-        status: ClusterStateStatus {
-            actual_value: drained.to_string(),
-            attempt: view.update().and_then(|mine| mine.drains.begun.get(&DrainKind::Swarm).copied()).unwrap_or(0),
-            message: waits.err().map(|waits| waits.message).unwrap_or_default(),
-        },
+        status: ClusterStateStatus { actual_value: drained.to_string(), attempt, message },
     }
 }
 

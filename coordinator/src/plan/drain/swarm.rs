@@ -107,7 +107,9 @@ impl Orchestrator for Swarm {
     }
 
     fn drained(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
-        reached(snapshot, view)
+        // Seeded bug: disturb a worker in spite of its tasks.
+        let ignored = view.row.spec.machine_type == MachineType::Worker && seeded_bug("ignore-swarm-tasks");
+        if ignored { Ok(()) } else { reached(snapshot, view) }
     }
 
     fn restored(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {

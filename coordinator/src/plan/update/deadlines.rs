@@ -7,7 +7,7 @@ use super::{
 use crate::{
     facts::{ClusterStage, DesiredState, MachineUpdate, UpdateRow},
     plan::{
-        drain::swarm,
+        drain::{kubernetes, swarm},
         locks, removal,
         snapshot::{ClusterSnapshot, MachineView},
     },
@@ -82,7 +82,9 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
         let late = wait_until_ms(snapshot, view);
         let swarm = swarm::questions::wakes_at(snapshot, view);
         let swarm = swarm.map(|mono_ms| snapshot.now.wall_ms + mono_ms.saturating_sub(snapshot.now.mono_ms));
-        let own = late.into_iter().chain(swarm);
+        let kubernetes = kubernetes::questions::wakes_at(snapshot, view);
+        let kubernetes = kubernetes.map(|mono_ms| snapshot.now.wall_ms + mono_ms.saturating_sub(snapshot.now.mono_ms));
+        let own = late.into_iter().chain(swarm).chain(kubernetes);
         own.filter(|at| *at > snapshot.now.wall_ms).min()
     });
     let requests = targets(snapshot).filter_map(|view| view.update()?.request).chain(update.request);

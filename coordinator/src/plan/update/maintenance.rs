@@ -95,7 +95,8 @@ pub fn out_of_service(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) ->
     let known = view.in_maintenance() && !view.row.revoked && !view.row.needs_review;
     let mine = view.update().filter(|_| known)?;
     let name = &view.row.name;
-    let moved = !locks::nobody_moves(snapshot) || drain::swarm::uses_swarm(snapshot);
+    let moved =
+        !locks::nobody_moves(snapshot) || drain::swarm::uses_swarm(snapshot) || snapshot.spec.kubernetes.is_some();
     let workloads = if moved { "its workloads were moved away" } else { "nobody moves workloads here" };
     let stay = containers::stay(view.row);
     let mut message = format!("out of service: {workloads} and no item is run on it{stay}");

@@ -42,7 +42,13 @@ fn deadline(
         Stage::RebootDone => (since_ms, deadlines.reboot.after_ms, deadlines.reboot.outcome),
         // It is retried until it succeeds, and keeps its slot, which is all that can be done.
         Stage::SwarmUncordoned => (since_ms, deadlines.swarm_drain.after_ms, DeadlineOutcome::Defer),
-        Stage::NodeRequested | Stage::LocksInactive | Stage::SwarmDrained | Stage::Upgraded | Stage::RequestRemoved => {
+        Stage::KubernetesUncordoned => (since_ms, deadlines.kubernetes_drain.after_ms, DeadlineOutcome::Defer),
+        Stage::NodeRequested
+        | Stage::LocksInactive
+        | Stage::KubernetesDrained
+        | Stage::SwarmDrained
+        | Stage::Upgraded
+        | Stage::RequestRemoved => {
             return None;
         }
     };

@@ -38,7 +38,7 @@ impl MachineStep {
             Self::Stuck { .. } => "Stuck",
             Self::TakeSlot { .. } => "TakeSlot",
             Self::Drain(DrainStep::Begin(_)) => "Drain",
-            Self::Drain(DrainStep::SwarmTarget(_)) => "DrainTarget",
+            Self::Drain(DrainStep::KubernetesTarget(_) | DrainStep::SwarmTarget(_)) => "DrainTarget",
             Self::Drain(DrainStep::Uncordon { .. }) => "Uncordon",
             Self::Drain(DrainStep::Uncordoned(_)) => "Uncordoned",
             Self::Enter(..) => "Enter",

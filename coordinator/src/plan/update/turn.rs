@@ -238,7 +238,22 @@ impl<'c, 's> Participant<'c, 's> {
             let outcome = snapshot.spec.update_deadlines.node_locks.outcome;
             return Advance::Move(give_up(Stage::LocksInactive, outcome, &blocked));
         }
+        if let Some(message) = self.undrainable() {
+            let (stage, cause) = (Stage::KubernetesDrained, DeferralCause::Undrainable);
+            return Advance::Move(MachineStep::Defer { stage, message, cause });
+        }
         self.waits(until_ms, move || self.has_no_turn())
+    }
+
+    /// Why its turn would be in vain: its workloads cannot be moved away.
+    fn undrainable(self) -> Option<String> {
+        let Self { snapshot, update, view, .. } = self;
+        let asked = snapshot.spec.kubernetes.is_some() && wants_slot(view) && view.available();
+        if !asked || not_halted(snapshot, update).is_err() {
+            return None;
+        }
+        let blocked = safety::may_take_slot(snapshot, view).err()?;
+        (blocked.reason == Reason::KubernetesUndrainable).then_some(blocked.message)
     }
 
     fn ends_without_slot(self) -> Option<MachineStep> {
@@ -281,10 +296,13 @@ impl<'c, 's> Participant<'c, 's> {
         let name = &view.row.name;
         if let Some(aside) = &mine.deferral {
             let retry = format!("`musterctl retry {name}` once what it says has passed");
-            let (reason, clears) = if aside.failed() {
-                (Reason::Refused, retry)
-            } else {
-                (Reason::Deferred, format!("it is tried again after the others, or {retry}"))
+            let (reason, clears) = match aside.cause {
+                DeferralCause::Failed => (Reason::Refused, retry),
+                DeferralCause::Undrainable => (Reason::KubernetesUndrainable, retry),
+                DeferralCause::Uncordoned => (Reason::KubernetesUncordoned, retry),
+                DeferralCause::Late | DeferralCause::Lost => {
+                    (Reason::Deferred, format!("it is tried again after the others, or {retry}"))
+                }
             };
             return Err(blocked(reason, aside.message.clone(), clears));
         }
@@ -368,8 +386,13 @@ impl<'c, 's> Participant<'c, 's> {
         if let Some(orchestrator) = drain::at_it(snapshot, view)
             && let Err(blocked) = safety::drained(snapshot, view)
         {
+            let (stage, outcome) = drain::stage_of(orchestrator.kind(), deadlines);
+            if blocked.reason == Reason::KubernetesUncordoned {
+                let (message, cause) = (blocked.message, DeferralCause::Uncordoned);
+                return Advance::Move(MachineStep::Defer { stage, message, cause });
+            }
             let until_ms = drain::deadline_ms(snapshot, update, view);
-            return self.refused(until_ms, drain::stage_of(orchestrator.kind(), deadlines), &blocked);
+            return self.refused(until_ms, (stage, outcome), &blocked);
         }
         if mine.maintenance.is_some() {
             return match maintenance::may_enter(snapshot, view) {
@@ -447,13 +470,20 @@ impl<'c, 's> Participant<'c, 's> {
             Err(_) => lock_deadline_ms(snapshot, update, view, mine),
             Ok(()) => drain::deadline_ms(snapshot, update, view),
         };
-        if self.is_past(until_ms)
+        let taken_back = held_up && self.is_uncordoned_by_others();
+        if (self.is_past(until_ms) || taken_back)
             && let Err(Blocked { message, .. }) = safety::may_disturb(snapshot, view)
         {
             let stage = stages::current(view.row).map_or(Stage::DeployDone, |(stage, _)| stage);
             return Advance::Move(MachineStep::PauseAll { stage, message });
         }
         self.waits(until_ms, why)
+    }
+
+    /// Did an operator take its Kubernetes node back while it is disturbed? The update pauses, once.
+    fn is_uncordoned_by_others(self) -> bool {
+        let why = safety::may_disturb(self.snapshot, self.view).err();
+        self.update.desired == DesiredState::Go && why.is_some_and(|why| why.reason == Reason::KubernetesUncordoned)
     }
 
     /// Out of service. One that is to be removed waits there until its controllers and the swarm let it leave for good.

@@ -187,6 +187,7 @@ pub(super) fn cluster() -> Cluster {
             update_groups: Vec::new(),
             update_hooks: UpdateHooks::default(),
             backups: Backups::default(),
+            kubernetes: None,
             machine_types: BTreeMap::new(),
         },
         status: ClusterStatus {

@@ -1,0 +1,306 @@
+//! A simulated Kubernetes cluster beside a simulated fleet.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::{HostFacts, KubernetesDrain, KubernetesSpec, SecretName};
+
+use super::*;
+use crate::{
+    core::KubernetesQuestion,
+    facts::{
+        DrainRow, KubernetesTarget, Sealed, SecretId,
+        kubernetes::{
+            Budget, ControlServer, ControlState, Eviction, KubernetesFailure, KubernetesNode, KubernetesOp,
+            KubernetesReply, NodeLoad, NodeRef, Pod, PodRef,
+        },
+    },
+};
+
+/// UID of namespace `kube-system`.
+pub(super) const CLUSTER_UID: &str = "cluster-uid";
+
+/// The simulated cluster of a simulated fleet.
+pub(super) struct Kubernetes {
+    pub(super) cluster_uid: &'static str,
+    pub(super) nodes: BTreeMap<String, KubernetesNode>,
+    pub(super) pods: BTreeMap<String, Vec<Pod>>,
+    pub(super) budgets: BTreeMap<String, Budget>,
+    /// Volumes that stay attached, by node.
+    pub(super) attachments: BTreeMap<String, Vec<String>>,
+    /// Control machines with an API server that is not ready.
+    pub(super) down: Vec<String>,
+    /// Its answer to every question.
+    pub(super) broken: Option<KubernetesFailure>,
+    /// Writes land, and their answers are lost.
+    pub(super) mute: bool,
+    /// Evicted pods stay, terminating.
+    pub(super) slow: bool,
+    /// A pod that the scheduler binds right before the next cordon.
+    pub(super) late_pod: Option<Pod>,
+    /// Events on nodes, as text.
+    pub(super) events: Vec<String>,
+    /// Log of the changes and evictions, as text.
+    pub(super) log: Vec<String>,
+}
+
+/// A pod of a Deployment.
+pub(super) fn pod(name: &str) -> Pod {
+    Pod {
+        object: PodRef { namespace: "shop".to_owned(), name: name.to_owned(), uid: format!("uid-{name}") },
+        controller: Some("ReplicaSet/web".to_owned()),
+        of_daemon_set: false,
+        mirror: false,
+        finished: false,
+        deletion_s: None,
+        grace_s: 0,
+        finalizers: Vec::new(),
+        local_storage: false,
+        priority: 0,
+        drain_label: String::new(),
+        budgets: Vec::new(),
+        claims: Vec::new(),
+    }
+}
+
+/// The budget `shop/web`: so many healthy pods wanted, healthy, and in all.
+pub(super) fn budget(desired: i32, healthy: i32, expected: i32) -> Budget {
+    let allowed = (healthy - desired).max(0);
+    Budget { observed: true, sync_failed: None, allowed, healthy, desired, expected, disrupted: Vec::new() }
+}
+
+impl Kubernetes {
+    /// One node for each machine.
+    pub(super) fn of(fleet: &Fleet) -> Self {
+        let node = |name: &String| {
+            let host = fleet.row(name).host.clone().expect("reported");
+            let object = NodeRef { name: name.clone(), uid: format!("uid-{name}"), resource_version: "1".to_owned() };
+            let node = KubernetesNode {
+                object,
+                boot_id: host.boot_id,
+                internal_ips: host.internal_ip.and_then(|ip| ip.parse().ok()).into_iter().collect(),
+                unschedulable: false,
+                ready: true,
+                drained_for: None,
+                keep_cordoned: false,
+            };
+            (name.clone(), node)
+        };
+        Self {
+            cluster_uid: CLUSTER_UID,
+            nodes: fleet.agents.keys().map(node).collect(),
+            pods: BTreeMap::new(),
+            budgets: BTreeMap::new(),
+            attachments: BTreeMap::new(),
+            down: Vec::new(),
+            broken: None,
+            mute: false,
+            slow: false,
+            late_pod: None,
+            events: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+
+    pub(super) fn node(&mut self, name: &str) -> &mut KubernetesNode {
+        self.nodes.get_mut(name).expect("a node")
+    }
+
+    /// Is the node as if it had never been drained?
+    pub(super) fn is_untouched(&self, name: &str) -> bool {
+        let node = &self.nodes[name];
+        !node.unschedulable && node.drained_for.is_none()
+    }
+
+    fn answer(&mut self, op: &KubernetesOp) -> Result<KubernetesReply, KubernetesFailure> {
+        if let Some(failure) = &self.broken {
+            return Err(failure.clone());
+        }
+        let cluster_uid = self.cluster_uid.to_owned();
+        match op {
+            KubernetesOp::Nodes => {
+                Ok(KubernetesReply::Nodes { cluster_uid, nodes: self.nodes.values().cloned().collect() })
+            }
+            KubernetesOp::Node { name } => {
+                Ok(KubernetesReply::Nodes { cluster_uid, nodes: self.nodes.get(name).cloned().into_iter().collect() })
+            }
+            KubernetesOp::Load { node } => {
+                let pods = self.pods.get(node).cloned().unwrap_or_default();
+                let attachments = self.attachments.get(node).cloned().unwrap_or_default();
+                let load = NodeLoad { pods, budgets: self.budgets.clone(), attachments };
+                Ok(KubernetesReply::Load { cluster_uid, load })
+            }
+            KubernetesOp::Cordon { node, drained_for } => {
+                self.log.push(format!("cordon {}", node.name));
+                self.pods.entry(node.name.clone()).or_default().extend(self.late_pod.take());
+                self.patch(node, true, Some(drained_for.clone()))
+            }
+            KubernetesOp::Uncordon { node, schedulable } => {
+                self.log.push(format!("uncordon {}", node.name));
+                let was = self.nodes[&node.name].unschedulable;
+                self.patch(node, was && !schedulable, None)
+            }
+            KubernetesOp::Evict { pods } => {
+                let answers = pods.iter().map(|pod| (pod.clone(), Ok(self.evict(pod))));
+                Ok(KubernetesReply::Evicted(answers.collect()))
+            }
+            KubernetesOp::ControlPlane { servers } => {
+                let lacks = |server: &ControlServer| self.down.contains(&server.hostname).then(|| "etcd".to_owned());
+                let servers =
+                    servers.iter().map(|server| ControlState { server: server.clone(), lacks: lacks(server) });
+                Ok(KubernetesReply::ControlPlane { cluster_uid, servers: servers.collect() })
+            }
+            KubernetesOp::Event { node, reason, .. } => {
+                self.events.push(format!("{}: {reason}", node.name));
+                Ok(KubernetesReply::Done)
+            }
+        }
+    }
+
+    fn patch(
+        &mut self,
+        seen: &NodeRef,
+        unschedulable: bool,
+        drained_for: Option<String>,
+    ) -> Result<KubernetesReply, KubernetesFailure> {
+        let node = self.nodes.get_mut(&seen.name).ok_or_else(|| KubernetesFailure::NotFound("gone".to_owned()))?;
+        if node.object != *seen {
+            return Err(KubernetesFailure::Conflict("it has been modified".to_owned()));
+        }
+        let version: u64 = node.object.resource_version.parse().expect("a number");
+        node.object.resource_version = (version + 1).to_string();
+        (node.unschedulable, node.drained_for) = (unschedulable, drained_for);
+        let node = node.clone();
+        match self.mute {
+            true => Err(KubernetesFailure::Unreachable("no answer within 10 s".to_owned())),
+            false => Ok(KubernetesReply::Patched(node)),
+        }
+    }
+
+    fn evict(&mut self, pod: &PodRef) -> Eviction {
+        for pods in self.pods.values_mut() {
+            let Some(at) = pods.iter().position(|known| known.object == *pod) else { continue };
+            let refused = pods[at].budgets.iter().any(|name| self.budgets[name].allowed == 0);
+            self.log.push(format!("evict {}{}", pod.name, if refused { ": refused" } else { "" }));
+            if refused {
+                return Eviction::Budget("it would violate the pod's disruption budget".to_owned());
+            }
+            for name in pods[at].budgets.clone() {
+                let budget = self.budgets.get_mut(&name).expect("a budget");
+                (budget.allowed, budget.healthy) = (budget.allowed - 1, budget.healthy - 1);
+            }
+            if self.slow {
+                pods[at].deletion_s = Some(1);
+            } else {
+                pods.remove(at);
+            }
+            return Eviction::Accepted;
+        }
+        Eviction::Gone
+    }
+}
+
+impl Fleet {
+    /// Answers the first question of a Kubernetes. False: there is none.
+    pub(super) fn answer_kubernetes(&mut self, kubernetes: &mut Kubernetes) -> bool {
+        if self.kubernetes.is_empty() {
+            return false;
+        }
+        let KubernetesQuestion { number, about, op, .. } = self.kubernetes.remove(0);
+        let result = kubernetes.answer(&op);
+        self.step(Input::KubernetesAnswered { about, number, result }).expect("taken");
+        true
+    }
+
+    /// Answers questions until there is none, or until time has to pass.
+    pub(super) fn drive(&mut self, kubernetes: &mut Kubernetes) {
+        for _ in 0..200 {
+            if !self.answer_kubernetes(kubernetes) {
+                return;
+            }
+        }
+        panic!("asks without end: {:?}", kubernetes.log);
+    }
+
+    /// Time passes in steps of a second, and questions are answered.
+    pub(super) fn live(&mut self, kubernetes: &mut Kubernetes, seconds: u64) {
+        for _ in 0..seconds {
+            self.pass(1_000, &[]);
+            self.drive(kubernetes);
+        }
+    }
+
+    /// Each machine reports a boot id of its own.
+    pub(super) fn report_boots(&mut self) {
+        for name in self.agents.keys().cloned().collect::<Vec<_>>() {
+            let host = self.row(&name).host.clone().expect("reported");
+            self.report_host(self.agents[&name].id, HostFacts { boot_id: format!("boot-{name}"), ..host });
+        }
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        let update = self.core.facts().rollouts[&self.rollout()].update.as_ref().expect("an update");
+        matches!(update.desired, DesiredState::Pause { .. })
+    }
+
+    pub(super) fn kubernetes_drain(&self, name: &str) -> Option<&DrainRow<KubernetesTarget>> {
+        self.part(name)?.drains.kubernetes.as_ref()
+    }
+
+    /// The machine does its items, and `ceph` brings its workloads back.
+    pub(super) fn complete_in(&mut self, kubernetes: &mut Kubernetes, name: &str) {
+        self.lock("ceph", Some(name), LockState::Inactive);
+        self.live(kubernetes, 8);
+        self.finish(name);
+        self.live(kubernetes, 8);
+        self.lock("ceph", Some(name), LockState::Active);
+        self.drive(kubernetes);
+    }
+}
+
+/// A cluster with Kubernetes, two workers wide: its control machines are at the new release.
+pub(super) fn at_workers(width: u32, change: impl FnOnce(&mut KubernetesDrain)) -> (Fleet, Kubernetes) {
+    at_workers_with(width, change, |_| {})
+}
+
+/// The update is about to begin with the first control machine. `pods` sets the cluster up before that.
+pub(super) fn before_controls(
+    width: u32,
+    change: impl FnOnce(&mut KubernetesDrain),
+    pods: impl FnOnce(&mut Kubernetes),
+) -> (Fleet, Kubernetes) {
+    let mut fleet = deployed(3, 2);
+    let name = SecretName::new("kubeconfig").expect("a label");
+    let id = SecretId { cluster: Some(cluster()), name: name.clone() };
+    let version = fleet.core.facts().meta.secret_seq + 1;
+    let create = Request::CreateSecret { id, version, sealed: Sealed(vec![1]), clusters: [].into() };
+    fleet.ask(create).expect("made");
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    let mut drain = KubernetesDrain::default();
+    change(&mut drain);
+    spec.kubernetes = Some(KubernetesSpec { kubeconfig: name, drain });
+    fleet.ask(apply(spec, &[])).expect("applies");
+    release(&mut fleet, &["install"], width);
+    fleet.report_boots();
+    let mut kubernetes = Kubernetes::of(&fleet);
+    pods(&mut kubernetes);
+    let mut fleet = fleet.started();
+    fleet.drive(&mut kubernetes);
+    (fleet, kubernetes)
+}
+
+/// The control machines are at the new release. `pods` sets the cluster up before the update begins.
+pub(super) fn at_workers_with(
+    width: u32,
+    change: impl FnOnce(&mut KubernetesDrain),
+    pods: impl FnOnce(&mut Kubernetes),
+) -> (Fleet, Kubernetes) {
+    let (mut fleet, mut kubernetes) = before_controls(width, change, pods);
+    for control in ["control-1", "control-2", "control-3"] {
+        fleet.complete_in(&mut kubernetes, control);
+        assert_eq!((fleet.part(control), fleet.slot(control)), (None, None), "{:?}", fleet.why(control));
+        assert!(kubernetes.is_untouched(control));
+    }
+    kubernetes.log.clear();
+    kubernetes.events.clear();
+    (fleet, kubernetes)
+}

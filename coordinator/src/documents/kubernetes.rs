@@ -1,0 +1,69 @@
+//! What a look at a cluster's Kubernetes adds to the plan of an update.
+
+use muster_proto::{
+    model::{ClusterName, Now},
+    resource::Plan,
+};
+
+use crate::{
+    facts::{
+        Facts,
+        kubernetes::{ClusterLoad, KubernetesFailure, KubernetesNode},
+    },
+    plan::{
+        Limits,
+        drain::kubernetes::{eviction, identity},
+        snapshot::{ClusterSnapshot, MachineView},
+    },
+};
+
+/// Does the planned update disturb a machine?
+#[must_use]
+pub fn disturbs(plan: &Plan) -> bool {
+    plan.update.as_ref().is_some_and(|update| update.machines.iter().any(|machine| machine.disruptive))
+}
+
+/// Warns of machines that could not be drained if the update started now: the pod, and what keeps it.
+pub fn warn(
+    plan: &mut Plan,
+    facts: &Facts,
+    cluster: &ClusterName,
+    looked: &Result<ClusterLoad, KubernetesFailure>,
+    limits: &Limits,
+    now: Now,
+) {
+    let Some(update) = plan.update.as_mut() else { return };
+    let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { return };
+    let Some(spec) = &snapshot.spec.kubernetes else { return };
+    let nodes_with_load = match looked {
+        Ok(ClusterLoad { cluster_uid, .. })
+            if snapshot.cluster.kubernetes_uid.as_ref().is_some_and(|known| known != cluster_uid) =>
+        {
+            update.warnings.push(format!(
+                "the kubeconfig leads to another Kubernetes cluster (kube-system has UID {cluster_uid})"
+            ));
+            return;
+        }
+        Ok(ClusterLoad { nodes, .. }) => nodes,
+        Err(failure) => {
+            update.warnings.push(format!("the Kubernetes API server cannot be asked: {failure}"));
+            return;
+        }
+    };
+    let nodes: Vec<KubernetesNode> = nodes_with_load.iter().map(|(node, _)| node.clone()).collect();
+    let why = |view: &MachineView<'_>| match identity::of(&snapshot, view, &nodes) {
+        Err(blocked) => Some(blocked.message.trim_start_matches("Error: ").to_owned()),
+        Ok(None) => None,
+        Ok(Some(node)) => {
+            let (_, load) = nodes_with_load.iter().find(|(known, _)| known.object.uid == node.object.uid)?;
+            eviction::undrainable(load, &spec.drain).map(|why| format!("it cannot be drained: {why}"))
+        }
+    };
+    let disturbed = update.machines.iter().filter(|machine| machine.disruptive);
+    let warnings = disturbed.filter_map(|machine| {
+        let view = snapshot.machines.iter().find(|view| view.row.name.as_str() == machine.name)?;
+        Some(format!("{}: {}", machine.name, why(view)?))
+    });
+    let warnings: Vec<String> = warnings.collect();
+    update.warnings.extend(warnings);
+}

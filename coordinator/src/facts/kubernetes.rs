@@ -1,0 +1,309 @@
+//! Questions and orders to a cluster's Kubernetes API server, and its answers.
+
+use core::net::IpAddr;
+use std::{collections::BTreeMap, time::Duration};
+
+/// A request to the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubernetesOp {
+    /// The UID of namespace `kube-system`, and all nodes. Answered with [`KubernetesReply::Nodes`].
+    Nodes,
+    /// The UID of namespace `kube-system`, and this node, if it exists. Answered with [`KubernetesReply::Nodes`].
+    Node {
+        /// The node's name.
+        name: String,
+    },
+    /// Everything that keeps a node from being drained: its pods, their budgets, its volumes. The list is a quorum read
+    /// (without resourceVersion). Answered with [`KubernetesReply::Load`].
+    Load {
+        /// The node's name.
+        node: String,
+    },
+    /// Set `unschedulable` and [`DRAINED_FOR`] in one merge patch, guarded by resourceVersion and UID. Answered with
+    /// [`KubernetesReply::Patched`].
+    Cordon {
+        /// The node as it was seen.
+        node: NodeRef,
+        /// The annotation's value.
+        drained_for: String,
+    },
+    /// Remove [`DRAINED_FOR`], and `unschedulable` where that is ours, in one guarded merge patch. Answered with
+    /// [`KubernetesReply::Patched`].
+    Uncordon {
+        /// The node as it was seen.
+        node: NodeRef,
+        /// Make it schedulable. False: it was unschedulable before, and stays so.
+        schedulable: bool,
+    },
+    /// Evict pods by policy/v1, each with a UID precondition, all at once. Answered with
+    /// [`KubernetesReply::Evicted`].
+    Evict {
+        /// The pods.
+        pods: Vec<PodRef>,
+    },
+    /// Nodes and API servers of control machines: `/readyz` at each address, with the kubeconfig's port, CA and TLS
+    /// server name. Answered with [`KubernetesReply::ControlPlane`].
+    ControlPlane {
+        /// The control machines.
+        servers: Vec<ControlServer>,
+    },
+    /// Record an Event on a node, best effort. Answered with [`KubernetesReply::Done`].
+    Event {
+        /// The node it is about.
+        node: NodeRef,
+        /// CamelCase, such as `Cordoned`.
+        reason: &'static str,
+        /// One sentence.
+        message: String,
+        /// Is it of type `Warning`?
+        warning: bool,
+    },
+}
+
+/// The annotation on a node that Muster cordoned: rollout, what `unschedulable` was, and the node's UID.
+pub const DRAINED_FOR: &str = "muster/drained-for";
+/// The annotation by which an operator keeps a node cordoned after Muster's drain.
+pub const KEEP_CORDONED: &str = "muster/keep-cordoned";
+/// The label by which an operator sets how a pod is drained: `skip`, `last` or `wait`.
+pub const DRAIN_LABEL: &str = "muster/drain";
+
+/// A control machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlServer {
+    /// Its hostname.
+    pub hostname: String,
+    /// Its InternalIP.
+    pub address: IpAddr,
+}
+
+/// A control machine as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlState {
+    /// The machine.
+    pub server: ControlServer,
+    /// What it lacks: a Ready node, or an API server that is ready. None: nothing.
+    pub lacks: Option<String>,
+}
+
+/// A node object at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRef {
+    /// Its name.
+    pub name: String,
+    /// Its UID: a node made anew has another.
+    pub uid: String,
+    /// The version that a guarded change applies to.
+    pub resource_version: String,
+}
+
+/// A pod object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID: a successor of the same name has another.
+    pub uid: String,
+}
+
+/// A successful answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubernetesReply {
+    /// To [`KubernetesOp::Nodes`].
+    Nodes {
+        /// UID of namespace `kube-system`, which identifies the cluster.
+        cluster_uid: String,
+        /// All nodes.
+        nodes: Vec<KubernetesNode>,
+    },
+    /// To [`KubernetesOp::Load`].
+    Load {
+        /// UID of namespace `kube-system`.
+        cluster_uid: String,
+        /// What is on the node.
+        load: NodeLoad,
+    },
+    /// To a cordon or uncordon: the node after it.
+    Patched(KubernetesNode),
+    /// To evictions: the answer for each pod, in their order.
+    Evicted(Vec<(PodRef, Result<Eviction, KubernetesFailure>)>),
+    /// To [`KubernetesOp::ControlPlane`], in their order.
+    ControlPlane {
+        /// UID of namespace `kube-system`.
+        cluster_uid: String,
+        /// The control machines.
+        servers: Vec<ControlState>,
+    },
+    /// The event is recorded.
+    Done,
+}
+
+/// A node, as far as a drain needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesNode {
+    /// The object.
+    pub object: NodeRef,
+    /// `status.nodeInfo.bootID`.
+    pub boot_id: String,
+    /// Addresses of type InternalIP.
+    pub internal_ips: Vec<IpAddr>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// Is its condition Ready True?
+    pub ready: bool,
+    /// Value of [`DRAINED_FOR`], verbatim: clean it before showing it.
+    pub drained_for: Option<String>,
+    /// Is [`KEEP_CORDONED`] set, to anything but `false`?
+    pub keep_cordoned: bool,
+}
+
+/// What is on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeLoad {
+    /// All its pods, by namespace and name.
+    pub pods: Vec<Pod>,
+    /// The budgets whose selectors match one of these pods, by `namespace/name`.
+    pub budgets: BTreeMap<String, Budget>,
+    /// Persistent volumes attached to the node (VolumeAttachment with `status.attached`), except those of pods that
+    /// stay. An inline volume is named by its VolumeAttachment.
+    pub attachments: Vec<String>,
+}
+
+/// All nodes of a cluster, each with what is on it but for its volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterLoad {
+    /// UID of namespace `kube-system`.
+    pub cluster_uid: String,
+    /// The nodes.
+    pub nodes: Vec<(KubernetesNode, NodeLoad)>,
+}
+
+/// A pod on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// The object.
+    pub object: PodRef,
+    /// Its controller ownerReference, `Kind/name`. None: nothing recreates it.
+    pub controller: Option<String>,
+    /// Owned by a DaemonSet of apps/v1.
+    pub of_daemon_set: bool,
+    /// Its node's kubelet runs it from a file (annotation `kubernetes.io/config.mirror`).
+    pub mirror: bool,
+    /// Phase Succeeded or Failed.
+    pub finished: bool,
+    /// Unix seconds of its deletionTimestamp. None: it is not being deleted.
+    pub deletion_s: Option<i64>,
+    /// Its `deletionGracePeriodSeconds`; 0 while it is not being deleted.
+    pub grace_s: i64,
+    /// Its finalizers: whose release its end waits for.
+    pub finalizers: Vec<String>,
+    /// Does it have an emptyDir volume?
+    pub local_storage: bool,
+    /// Its priority; 0 by default.
+    pub priority: i32,
+    /// Value of the label [`DRAIN_LABEL`]; empty: none.
+    pub drain_label: String,
+    /// Names (`namespace/name`) of the budgets that select it.
+    pub budgets: Vec<String>,
+    /// Names of the persistent volume claims that it mounts.
+    pub claims: Vec<String>,
+}
+
+/// A PodDisruptionBudget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// `status.observedGeneration` equals `metadata.generation`: the counts are of this spec.
+    pub observed: bool,
+    /// Message of the condition DisruptionAllowed with reason SyncFailed: it allows nothing until its spec changes.
+    pub sync_failed: Option<String>,
+    /// `status.disruptionsAllowed`.
+    pub allowed: i32,
+    /// `status.currentHealthy`.
+    pub healthy: i32,
+    /// `status.desiredHealthy`.
+    pub desired: i32,
+    /// `status.expectedPods`.
+    pub expected: i32,
+    /// Names of pods in `status.disruptedPods`.
+    pub disrupted: Vec<String>,
+}
+
+impl Budget {
+    /// Are some of its pods away, or may they be? The counts follow an eviction with a delay.
+    #[must_use]
+    pub const fn is_short(&self) -> bool {
+        !self.observed || self.healthy < self.expected || !self.disrupted.is_empty()
+    }
+}
+
+/// Answer to an eviction that the API server understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// 201: the pod is marked for deletion, and runs until its grace period ends.
+    Accepted,
+    /// 404: the pod is gone (or its namespace).
+    Gone,
+    /// 409 on the pod: another one has its name. The budget may be used up for 2 minutes.
+    Replaced,
+    /// 429, cause DisruptionBudget: the budget allows none now. The server's message; it names the budget and numbers.
+    Budget(String),
+    /// 429, cause DisruptionBudget, "still being processed": the budget's controller has not seen it, or never can
+    /// (SyncFailed).
+    Unobserved(String),
+    /// 500, "more than one PodDisruptionBudget": an operator must remove one.
+    TwoBudgets(String),
+    /// 403, cause NamespaceTerminating: its namespace is being deleted, and it goes with that.
+    NamespaceTerminating,
+    /// Anything else that is not a [`KubernetesFailure`], such as an admission webhook's answer: verbatim, one line.
+    Refused(String),
+}
+
+impl KubernetesFailure {
+    /// May it pass by itself, within a moment?
+    #[must_use]
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Busy { .. } | Self::Conflict(_))
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KubernetesFailure {
+    /// The API server cannot be reached or does not answer in time, or a gateway or etcd failed (500, 502, 504). A
+    /// change may have been made all the same.
+    #[error("{0}")]
+    Unreachable(String),
+    /// 429 of API Priority and Fairness, 503, storage initializing, a list that expired twice: nothing was done. Ask
+    /// again after this long.
+    #[error("{message}")]
+    Busy {
+        /// From Retry-After, or the default of 1 s.
+        after: Duration,
+        /// The server's words.
+        message: String,
+    },
+    /// 401: credentials are unknown or expired.
+    #[error("the API server does not accept the credentials (401): {0}")]
+    Unauthorized(String),
+    /// 403 without the cause NamespaceTerminating: a right is missing.
+    #[error("{0}")]
+    Forbidden(String),
+    /// 404 on a node: it does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// 409, or 422 on metadata.uid: the node changed since it was seen.
+    #[error("{0}")]
+    Conflict(String),
+    /// The API server belongs to another cluster than the one that was there first: nothing of it is believed.
+    #[error("it belongs to another cluster: kube-system has UID {found}, and had {known}")]
+    AnotherCluster {
+        /// UID of namespace `kube-system` at the first contact.
+        known: String,
+        /// Its UID now.
+        found: String,
+    },
+    /// Anything else, such as 400, 422 or an answer that cannot be read.
+    #[error("{0}")]
+    Other(String),
+}

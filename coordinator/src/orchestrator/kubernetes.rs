@@ -1,0 +1,96 @@
+//! Clusters' Kubernetes API servers: performs the engine's questions and returns the answers. It decides nothing and
+//! repeats nothing: both belong to `plan::drain::kubernetes`.
+
+mod answers;
+pub mod client;
+pub mod kubeconfig;
+mod list;
+mod load;
+mod objects;
+mod selector;
+mod text;
+mod transport;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use muster_proto::model::ClusterName;
+use tokio::time::timeout;
+
+use crate::{
+    core::{Input, KubernetesQuestion},
+    engine::EngineHandle,
+    facts::{
+        Facts, SecretId, SecretRow,
+        kubernetes::{ClusterLoad, KubernetesFailure},
+    },
+    pki::Vault,
+    plan::secrets,
+    server::Sessions,
+};
+use client::KubernetesClient;
+use kubeconfig::Kubeconfig;
+
+/// Time for an operation, all its requests together. The core gives up on an answer a little later.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// Clients by secret, each with the secret's version: a new value makes a new client.
+type Clients = BTreeMap<SecretId, (u64, Arc<KubernetesClient>)>;
+
+/// Ask the engine's questions and return the answers, until the coordinator ends.
+pub async fn ask(engine: EngineHandle, sessions: Sessions, vault: Arc<Vault>) {
+    let Some(mut questions) = sessions.kubernetes_questions() else {
+        tracing::error!("the Kubernetes questions are taken already: no drain goes on");
+        return;
+    };
+    let mut clients = Clients::new();
+    while let Some(KubernetesQuestion { number, about, kubeconfig, op }) = questions.recv().await {
+        let client = client_of(&mut clients, &kubeconfig, &vault);
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            let result = match client {
+                Ok(client) => match timeout(ANSWER_MAX, client.perform(&op)).await {
+                    Ok(result) => result,
+                    Err(_) => {
+                        Err(KubernetesFailure::Unreachable(format!("no answer within {} s", ANSWER_MAX.as_secs())))
+                    }
+                },
+                Err(failure) => Err(failure),
+            };
+            // The engine may have ended.
+            drop(engine.notify(Input::KubernetesAnswered { about, number, result }).await);
+        });
+    }
+}
+
+/// A look at everything that could keep a cluster's machines from being drained. None: it has no Kubernetes.
+pub async fn cluster_load(
+    facts: &Facts,
+    cluster: &ClusterName,
+    vault: &Vault,
+) -> Option<Result<ClusterLoad, KubernetesFailure>> {
+    let spec = facts.spec(cluster)?.kubernetes.as_ref()?;
+    let Some(secret) = secrets::find(facts, cluster, &spec.kubeconfig) else {
+        return Some(Err(KubernetesFailure::Other(format!("there is no secret {}", spec.kubeconfig))));
+    };
+    Some(match client_of(&mut Clients::new(), secret, vault) {
+        Ok(client) => client.cluster_load().await,
+        Err(failure) => Err(failure),
+    })
+}
+
+fn client_of(
+    clients: &mut Clients,
+    secret: &SecretRow,
+    vault: &Vault,
+) -> Result<Arc<KubernetesClient>, KubernetesFailure> {
+    if let Some((_, client)) = clients.get(&secret.id).filter(|(version, _)| *version == secret.version) {
+        return Ok(Arc::clone(client));
+    }
+    let other = |error: &dyn std::fmt::Display| KubernetesFailure::Other(format!("secret {}: {error}", secret.id));
+    let value = vault.open(secret).map_err(|error| other(&error))?;
+    let text = String::from_utf8(value).map_err(|_| other(&"it is not text, so it is no kubeconfig"))?;
+    let kubeconfig = Kubeconfig::parse(&text).map_err(|error| other(&error))?;
+    let client = Arc::new(KubernetesClient::new(&kubeconfig)?);
+    clients.insert(secret.id.clone(), (secret.version, Arc::clone(&client)));
+    Ok(client)
+}

@@ -1,0 +1,273 @@
+//! Performs operations on a cluster's API server.
+
+use std::{fmt, net::IpAddr};
+
+use futures_util::future::join_all;
+use http::Method;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::facts::kubernetes::{
+    ClusterLoad, ControlServer, ControlState, DRAINED_FOR, Eviction, KEEP_CORDONED, KubernetesFailure, KubernetesNode,
+    KubernetesOp, KubernetesReply, NodeRef, PodRef,
+};
+use crate::orchestrator::kubernetes::{
+    kubeconfig::Kubeconfig,
+    list::list,
+    load::{all_loads, load},
+    objects::{NamespaceObject, NodeObject},
+    text::one_line,
+    transport::{Call, Session, Transport},
+};
+
+pub use crate::orchestrator::kubernetes::{
+    list::PAGE_SIZE,
+    transport::{CONNECT_DEADLINE, MAX_ANSWER, REQUEST_DEADLINE},
+};
+
+const JSON: &str = "application/json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+/// Namespace of Events about nodes, which have no namespace themselves.
+const EVENT_NAMESPACE: &str = "default";
+/// Longest name of a Kubernetes object.
+const MAX_NAME: usize = 253;
+
+/// A client of one API server, for one kubeconfig. Operations may run at the same time.
+pub struct KubernetesClient {
+    transport: Transport,
+}
+
+impl fmt::Debug for KubernetesClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KubernetesClient")
+    }
+}
+
+impl KubernetesClient {
+    /// Prepare a client. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`KubernetesFailure::Other`]: TLS cannot use the kubeconfig's CA, server name or credentials.
+    pub fn new(kubeconfig: &Kubeconfig) -> Result<Self, KubernetesFailure> {
+        Ok(Self { transport: Transport::new(kubeconfig)? })
+    }
+
+    /// Perform an operation once. Each of its requests has [`REQUEST_DEADLINE`]; none is retried.
+    ///
+    /// Dropping the future closes the connection. A change that was under way may be made all the same.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is no answer to the operation; see [`KubernetesFailure`].
+    pub async fn perform(&self, op: &KubernetesOp) -> Result<KubernetesReply, KubernetesFailure> {
+        let mut session = self.transport.session(None);
+        match op {
+            KubernetesOp::Nodes => nodes(&mut session).await,
+            KubernetesOp::Node { name } => one_node(&mut session, name).await,
+            KubernetesOp::Load { node } => {
+                let node = segment(node)?;
+                let cluster_uid = cluster_uid(&mut session).await?;
+                Ok(KubernetesReply::Load { cluster_uid, load: load(&mut session, node).await? })
+            }
+            KubernetesOp::Cordon { node, drained_for } => {
+                patch(&mut session, node, &cordon_patch(node, drained_for)).await
+            }
+            KubernetesOp::Uncordon { node, schedulable } => {
+                patch(&mut session, node, &uncordon_patch(node, *schedulable)).await
+            }
+            KubernetesOp::Evict { pods } => {
+                // They go out together, each on a connection of its own.
+                let answers = join_all(pods.iter().map(|pod| self.evict(pod))).await;
+                Ok(KubernetesReply::Evicted(pods.iter().cloned().zip(answers).collect()))
+            }
+            KubernetesOp::ControlPlane { servers } => self.control_plane(&mut session, servers).await,
+            KubernetesOp::Event { node, reason, message, warning } => {
+                let event = event(node, reason, message, *warning);
+                let path = format!("/api/v1/namespaces/{EVENT_NAMESPACE}/events");
+                session.send(with_body(Method::POST, path, JSON, &event)).await?.object::<Value>()?;
+                Ok(KubernetesReply::Done)
+            }
+        }
+    }
+
+    /// All nodes, each with its pods and their budgets. Volumes are left out: they are detached in time.
+    ///
+    /// # Errors
+    /// See [`KubernetesFailure`].
+    pub async fn cluster_load(&self) -> Result<ClusterLoad, KubernetesFailure> {
+        let session = &mut self.transport.session(None);
+        let cluster_uid = cluster_uid(session).await?;
+        let nodes: Vec<NodeObject> = list(session, "/api/v1/nodes", None).await?;
+        let mut loads = all_loads(session).await?;
+        let with_load = |node: KubernetesNode| {
+            let load = loads.remove(&node.object.name).unwrap_or_default();
+            (node, load)
+        };
+        Ok(ClusterLoad { cluster_uid, nodes: nodes.into_iter().map(node).map(with_load).collect() })
+    }
+
+    async fn evict(&self, pod: &PodRef) -> Result<Eviction, KubernetesFailure> {
+        evict(&mut self.transport.session(None), pod).await
+    }
+
+    /// What each of these control machines lacks: a Ready node, or an API server that is ready.
+    async fn control_plane(
+        &self,
+        session: &mut Session<'_>,
+        servers: &[ControlServer],
+    ) -> Result<KubernetesReply, KubernetesFailure> {
+        let cluster_uid = cluster_uid(session).await?;
+        let nodes: Vec<NodeObject> = list(session, "/api/v1/nodes", None).await?;
+        let nodes: Vec<KubernetesNode> = nodes.into_iter().map(node).collect();
+        let asked = servers.iter().map(|server| async {
+            let its = |node: &&KubernetesNode| {
+                node.object.name == server.hostname || node.internal_ips.contains(&server.address)
+            };
+            let lacks = match nodes.iter().find(its) {
+                None => Some("the cluster has no node for it".to_owned()),
+                Some(node) if !node.ready => Some(format!("node {} is not Ready", node.object.name)),
+                Some(_) => self.api_server(server.address).await,
+            };
+            ControlState { server: server.clone(), lacks }
+        });
+        Ok(KubernetesReply::ControlPlane { cluster_uid, servers: join_all(asked).await })
+    }
+
+    /// What keeps the API server at this address from being ready.
+    async fn api_server(&self, address: IpAddr) -> Option<String> {
+        let answer = match self.transport.session(Some(address)).send(Call::get("/readyz")).await {
+            Ok(answer) => answer,
+            Err(failure) => return Some(failure.to_string()),
+        };
+        match answer.status {
+            401 | 403 | 429 => Some(answer.failure().to_string()),
+            _ => answer.failed_check().map(|check| format!("its API server is not ready: {check}")),
+        }
+    }
+}
+
+async fn nodes(session: &mut Session<'_>) -> Result<KubernetesReply, KubernetesFailure> {
+    let cluster_uid = cluster_uid(session).await?;
+    let nodes: Vec<NodeObject> = list(session, "/api/v1/nodes", None).await?;
+    Ok(KubernetesReply::Nodes { cluster_uid, nodes: nodes.into_iter().map(node).collect() })
+}
+
+async fn one_node(session: &mut Session<'_>, name: &str) -> Result<KubernetesReply, KubernetesFailure> {
+    let cluster_uid = cluster_uid(session).await?;
+    let path = format!("/api/v1/nodes/{}", segment(name)?);
+    let found = session.send(Call::get(path)).await?.object::<NodeObject>();
+    let nodes = match found {
+        Ok(object) => vec![node(object)],
+        Err(KubernetesFailure::NotFound(_)) => Vec::new(),
+        Err(failure) => return Err(failure),
+    };
+    Ok(KubernetesReply::Nodes { cluster_uid, nodes })
+}
+
+/// UID of namespace `kube-system`, which identifies the cluster.
+async fn cluster_uid(session: &mut Session<'_>) -> Result<String, KubernetesFailure> {
+    let namespace: NamespaceObject = session.send(Call::get("/api/v1/namespaces/kube-system")).await?.object()?;
+    let uid = namespace.metadata.uid;
+    if uid.is_empty() {
+        return Err(KubernetesFailure::Other("cannot read the API server's answer: kube-system has no UID".to_owned()));
+    }
+    Ok(uid)
+}
+
+fn node(object: NodeObject) -> KubernetesNode {
+    let NodeObject { mut metadata, spec, status } = object;
+    let internal = status.addresses.iter().filter(|address| address.kind == "InternalIP");
+    KubernetesNode {
+        boot_id: status.node_info.boot_id,
+        internal_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
+        unschedulable: spec.unschedulable,
+        ready: status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True"),
+        keep_cordoned: metadata.annotations.get(KEEP_CORDONED).is_some_and(|value| value != "false"),
+        drained_for: metadata.annotations.remove(DRAINED_FOR),
+        object: NodeRef { name: metadata.name, uid: metadata.uid, resource_version: metadata.resource_version },
+    }
+}
+
+fn cordon_patch(node: &NodeRef, drained_for: &str) -> Value {
+    json!({ "metadata": guarded(node, &json!(drained_for)), "spec": { "unschedulable": true } })
+}
+
+fn uncordon_patch(node: &NodeRef, schedulable: bool) -> Value {
+    let metadata = guarded(node, &Value::Null);
+    match schedulable {
+        true => json!({ "metadata": metadata, "spec": { "unschedulable": null } }),
+        false => json!({ "metadata": metadata }),
+    }
+}
+
+/// Metadata that sets the annotation only on this object at this version.
+fn guarded(node: &NodeRef, drained_for: &Value) -> Value {
+    json!({
+        "resourceVersion": node.resource_version,
+        "uid": node.uid,
+        "annotations": { DRAINED_FOR: drained_for },
+    })
+}
+
+async fn patch(session: &mut Session<'_>, to: &NodeRef, patch: &Value) -> Result<KubernetesReply, KubernetesFailure> {
+    // The API server takes an empty guard for none.
+    if to.uid.is_empty() || to.resource_version.is_empty() {
+        return Err(KubernetesFailure::Other(format!("node {} has no UID or resourceVersion", one_line(&to.name))));
+    }
+    let path = format!("/api/v1/nodes/{}", segment(&to.name)?);
+    let patched: NodeObject = session.send(with_body(Method::PATCH, path, MERGE_PATCH, patch)).await?.object()?;
+    Ok(KubernetesReply::Patched(node(patched)))
+}
+
+async fn evict(session: &mut Session<'_>, pod: &PodRef) -> Result<Eviction, KubernetesFailure> {
+    if pod.uid.is_empty() {
+        return Err(KubernetesFailure::Other(format!("pod {} has no UID", one_line(&pod.name))));
+    }
+    let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", segment(&pod.namespace)?, segment(&pod.name)?);
+    let eviction = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": pod.name, "namespace": pod.namespace },
+        "deleteOptions": { "preconditions": { "uid": pod.uid } },
+    });
+    let answer = session.send(with_body(Method::POST, path, JSON, &eviction)).await?;
+    answer.eviction()
+}
+
+/// An Event of core/v1. `kubectl describe node` finds it by the node's UID.
+fn event(node: &NodeRef, reason: &str, message: &str, warning: bool) -> Value {
+    let now = format!("{:.0}", Timestamp::now());
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "generateName": format!("{}.", node.name), "namespace": EVENT_NAMESPACE },
+        "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid },
+        "reason": reason,
+        "message": one_line(message),
+        "type": if warning { "Warning" } else { "Normal" },
+        "source": { "component": "muster" },
+        "reportingComponent": "muster",
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    })
+}
+
+fn with_body(method: Method, path: String, media_type: &'static str, body: &Value) -> Call {
+    Call { method, target: path, body: Some((media_type, body.to_string().into_bytes())) }
+}
+
+/// The name, if it can be a segment of a path: names come from a server, and must not lead a request elsewhere.
+pub(crate) fn segment(name: &str) -> Result<&str, KubernetesFailure> {
+    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let is_name =
+        !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(is_safe) && name != "." && name != "..";
+    match is_name {
+        true => Ok(name),
+        false => Err(KubernetesFailure::Other(format!("'{}' cannot be the name of an object", one_line(name)))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Rule 1, its Kubernetes: a control machine is disturbed only while the node of every other is Ready and its API server
+//! says that it is. The connection of an agent proves nothing about them.
+
+use core::net::IpAddr;
+
+use muster_proto::{
+    model::{Blocked, MachineType, Reason},
+    seeded_bug::seeded_bug,
+};
+
+use super::{fresh, unanswered};
+use crate::{
+    facts::{KubernetesObservation, kubernetes::ControlServer},
+    plan::{
+        safety::{accepts_downtime, blocked, some_names},
+        snapshot::{ClusterSnapshot, MachineView},
+    },
+};
+
+/// The other control machines that have been Ready, if they count for this machine: an operator may accept that the
+/// control plane is down. One without a known address counts as one that lacks everything.
+pub(super) fn others<'s, 'a>(snapshot: &'s ClusterSnapshot<'a>, view: &MachineView<'_>) -> Vec<&'s MachineView<'a>> {
+    let control = view.row.spec.machine_type == MachineType::Control && view.row.removal.is_none();
+    // Seeded bug: trust the agents alone.
+    if !control || accepts_downtime(snapshot, view) || seeded_bug("ignore-api-servers") {
+        return Vec::new();
+    }
+    let others = snapshot.of_type(MachineType::Control).filter(|other| other.row.name != view.row.name);
+    others.filter(|other| other.ready_once() && !other.row.revoked && other.row.removal.is_none()).collect()
+}
+
+fn server(view: &MachineView<'_>) -> Option<ControlServer> {
+    let host = view.row.host.as_ref()?;
+    let address: IpAddr = view.row.internal_ip()?.parse().ok()?;
+    Some(ControlServer { hostname: host.hostname.clone(), address })
+}
+
+/// The control machines to look at next. Empty: none, or it was done a moment ago.
+pub(super) fn due(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    look: &KubernetesObservation,
+    every_ms: u64,
+) -> Vec<ControlServer> {
+    let old = look.control_plane.as_ref().is_none_or(|seen| {
+        let lacks = seen.what.iter().any(|state| state.lacks.is_some());
+        let age_ms = snapshot.now.mono_ms.saturating_sub(seen.at_mono_ms);
+        fresh(snapshot, Some(seen)).is_none() || (lacks && age_ms >= every_ms)
+    });
+    if old { others(snapshot, view).into_iter().filter_map(server).collect() } else { Vec::new() }
+}
+
+/// Do the other control machines keep the control plane going, as a look a moment ago shows?
+///
+/// # Errors
+/// The first few that do not, and what they lack.
+pub(super) fn keeps_going(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    look: &KubernetesObservation,
+) -> Result<(), Blocked> {
+    let others = others(snapshot, view);
+    if others.is_empty() {
+        return Ok(());
+    }
+    if let Some(unknown) = others.iter().find(|other| server(other).is_none()) {
+        let message = format!("Error: the address of control machine {} is unknown", unknown.row.name);
+        return Err(blocked(Reason::Quorum, message, "its agent reports it"));
+    }
+    let Some(seen) = &look.control_plane else {
+        return Err(unanswered(look, "the other control machines are being looked at"));
+    };
+    let lacking = seen.what.iter().filter_map(|state| Some((&state.server.hostname, state.lacks.as_ref()?)));
+    let lacking: Vec<String> = lacking.map(|(hostname, lacks)| format!("{hostname}: {lacks}")).collect();
+    if !lacking.is_empty() {
+        let lacking = some_names(lacking.iter().map(String::as_str));
+        let message = format!("Error: other control machines are not ready - {lacking}");
+        return Err(blocked(Reason::Quorum, message, "they are (`kubectl get nodes`, `kubectl get --raw /readyz`)"));
+    }
+    match fresh(snapshot, Some(seen)) {
+        Some(_) => Ok(()),
+        None => Err(unanswered(look, "the other control machines are being looked at")),
+    }
+}

@@ -1,0 +1,235 @@
+//! The next questions to the API server about machines' nodes: one at a time per machine.
+
+use muster_proto::{
+    model::{MachineName, MachineType},
+    seeded_bug::seeded_bug,
+};
+
+use super::{
+    BIND_MS, FRESH_MS, SETTLE_MS, UNDRAINABLE_MS, aim, control_plane, drained_for, eviction, fresh, identity, is_fresh,
+    is_listed_since, is_ours, keeps_cordon, look, may_uncordon, preflight, recorded, row, spec, unsettled_until,
+};
+use crate::{
+    facts::{
+        KubernetesAsked, KubernetesObservation, KubernetesTarget,
+        kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
+    },
+    plan::{
+        drain::Goal,
+        safety,
+        snapshot::{ClusterSnapshot, MachineView},
+        update::{disturbs, targets, wants_slot},
+    },
+};
+
+/// Interval between two lists of the pods on a node that is being drained, in milliseconds.
+pub const LOOK_EVERY_MS: u64 = 2_000;
+/// Age from which an answer that holds is asked for again, in milliseconds, so that it does not expire meanwhile.
+const REFRESH_MS: u64 = FRESH_MS / 2;
+/// Age of a list of pods up to which evictions may follow from it, in milliseconds.
+pub const EVICT_WITHIN_MS: u64 = 2_000;
+/// Delay before the API server is asked again after it failed to answer, in milliseconds.
+pub const RETRY_MS: u64 = 5_000;
+/// Delay after a change of the node that met another one, in milliseconds.
+const CONFLICT_MS: u64 = 500;
+/// Most machines that are looked at before their turn.
+const PREFLIGHT_MAX: usize = 10;
+
+/// The next questions, by the machine that each is about.
+#[must_use]
+pub fn all<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, KubernetesOp)> {
+    let Some(spec) = spec(snapshot) else { return Vec::new() };
+    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
+        return Vec::new();
+    }
+    let in_flight: usize = snapshot.machines.iter().filter_map(look).map(evictions_in_flight).sum();
+    let mut room = (spec.drain.evictions_at_once as usize).saturating_sub(in_flight);
+    let drains = targets(snapshot).filter_map(|view| {
+        let op = next(snapshot, view, room)?;
+        if let KubernetesOp::Evict { pods } = &op {
+            room = room.saturating_sub(pods.len());
+        }
+        Some((&view.row.name, op))
+    });
+    let drains: Vec<_> = drains.collect();
+    let slots = safety::has_worker_slot(snapshot);
+    let may_go = |view: &&MachineView<'_>| slots || view.row.spec.machine_type != MachineType::Worker;
+    // Those looked at longest ago first: a machine with a lasting answer keeps no other from being looked at.
+    let mut before: Vec<_> = targets(snapshot).filter(may_go).filter(|view| awaits_preflight(snapshot, view)).collect();
+    before.sort_by_key(|view| look(view).and_then(|look| look.nodes.as_ref()).map(|seen| seen.at_mono_ms));
+    let before = before.into_iter().take(PREFLIGHT_MAX);
+    drains.into_iter().chain(before.filter_map(|view| Some((&view.row.name, look_before(snapshot, view)?)))).collect()
+}
+
+fn evictions_in_flight(look: &KubernetesObservation) -> usize {
+    match look.asked.as_ref().map(|asked| &asked.op) {
+        Some(KubernetesOp::Evict { pods }) => pods.len(),
+        _ => 0,
+    }
+}
+
+/// Could it take a slot now, if it can be drained?
+fn awaits_preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    wants_slot(view) && disturbs(snapshot, view) && view.available() && safety::before_preflight(snapshot, view).is_ok()
+}
+
+/// May the API server be asked about this machine now?
+fn free<'a>(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'a>) -> Option<&'a KubernetesObservation> {
+    let look = look(view)?;
+    let rests = look
+        .failure
+        .as_ref()
+        .is_some_and(|failure| snapshot.now.mono_ms < failure.at_mono_ms.saturating_add(delay_ms(&failure.what)));
+    // An answer that is so late counts as lost.
+    let open = |asked: &KubernetesAsked| snapshot.now.mono_ms < asked.at_mono_ms.saturating_add(SETTLE_MS);
+    (!look.asked.as_ref().is_some_and(open) && !rests).then_some(look)
+}
+
+/// Delay after a failure.
+fn delay_ms(failure: &KubernetesFailure) -> u64 {
+    match failure {
+        KubernetesFailure::Conflict(_) => CONFLICT_MS,
+        KubernetesFailure::Busy { after, .. } => u64::try_from(after.as_millis()).unwrap_or(RETRY_MS),
+        _ => RETRY_MS,
+    }
+}
+
+/// The next question about a machine that waits for its turn.
+fn look_before(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<KubernetesOp> {
+    let look = free(snapshot, view)?;
+    let Some(nodes) = fresh(snapshot, look.nodes.as_ref()) else { return Some(KubernetesOp::Nodes) };
+    let node = identity::of(snapshot, view, nodes).ok()??;
+    let old = look.load.is_none() || snapshot.now.mono_ms.saturating_sub(look.listed_mono_ms) >= FRESH_MS;
+    (old && preflight(snapshot, view).is_err()).then(|| KubernetesOp::Load { node: node.object.name.clone() })
+}
+
+/// The next question about a machine in its turn. `room`: evictions that may be sent.
+fn next(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, room: usize) -> Option<KubernetesOp> {
+    let aim = aim(snapshot, view)?;
+    let look = free(snapshot, view)?;
+    match (row(view)?, aim) {
+        (KubernetesTarget::Absent, _) | (KubernetesTarget::Unknown, Goal::Restored) => None,
+        (KubernetesTarget::Unknown, Goal::Drained) => {
+            fresh(snapshot, look.nodes.as_ref()).is_none().then_some(KubernetesOp::Nodes)
+        }
+        (KubernetesTarget::Node { name, uid, was_unschedulable, cordoned }, aim) => {
+            let seen = recorded(view, uid).filter(|seen| is_fresh(snapshot, seen));
+            let Some(seen) = seen else { return Some(KubernetesOp::Node { name: name.clone() }) };
+            let node = seen.what?;
+            let op = match aim {
+                // Seeded bug: evict pods from a node that takes new ones.
+                Goal::Drained if !node.unschedulable && !seeded_bug("evict-before-cordon") => {
+                    // Seeded bug: cordon against an operator who uncordoned the node.
+                    if *cordoned && !seeded_bug("cordon-against-operator") {
+                        None
+                    } else {
+                        cordon(snapshot, view, look, node)
+                    }
+                }
+                Goal::Drained => drain(snapshot, view, look, node, room),
+                Goal::Restored if *was_unschedulable => None,
+                Goal::Restored => uncordon(view, node),
+            };
+            let old = snapshot.now.mono_ms.saturating_sub(seen.at_mono_ms) >= REFRESH_MS;
+            op.or_else(|| old.then(|| KubernetesOp::Node { name: name.clone() }))
+        }
+    }
+}
+
+/// Cordon the node, after a look at what is on it.
+fn cordon(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    look: &KubernetesObservation,
+    node: &KubernetesNode,
+) -> Option<KubernetesOp> {
+    let spec = spec(snapshot)?;
+    let age = snapshot.now.mono_ms.saturating_sub(look.listed_mono_ms);
+    if look.load.is_none() || age >= FRESH_MS {
+        return Some(KubernetesOp::Load { node: node.object.name.clone() });
+    }
+    let servers = control_plane::due(snapshot, view, look, LOOK_EVERY_MS);
+    if !servers.is_empty() {
+        return Some(KubernetesOp::ControlPlane { servers });
+    }
+    // Seeded bug: find out in the drain.
+    if keeps_cordon(snapshot, view, look, spec).is_some() && !seeded_bug("cordon-undrainable") {
+        return (age >= LOOK_EVERY_MS).then(|| KubernetesOp::Load { node: node.object.name.clone() });
+    }
+    let drained_for = drained_for(snapshot, &node.object.uid);
+    Some(KubernetesOp::Cordon { node: node.object.clone(), drained_for })
+}
+
+/// Evict what is due, look at the other control machines, or list the pods again.
+fn drain(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    look: &KubernetesObservation,
+    node: &KubernetesNode,
+    room: usize,
+) -> Option<KubernetesOp> {
+    let (spec, now) = (spec(snapshot)?, snapshot.now.mono_ms);
+    let list = || Some(KubernetesOp::Load { node: node.object.name.clone() });
+    let Some(seen) = &look.load else { return list() };
+    let age = now.saturating_sub(look.listed_mono_ms);
+    let since_eviction = look.load_number > look.evicted_number;
+    let pods = eviction::next(look, &spec.drain, room, now);
+    if !pods.is_empty() && since_eviction && age < EVICT_WITHIN_MS {
+        return Some(KubernetesOp::Evict { pods });
+    }
+    let left = eviction::what_is_left(look, &spec.drain, now).is_some();
+    let servers = if left { Vec::new() } else { control_plane::due(snapshot, view, look, LOOK_EVERY_MS) };
+    if !servers.is_empty() {
+        return Some(KubernetesOp::ControlPlane { servers });
+    }
+    let bound = look.unschedulable.get(&node.object.uid).map_or(u64::MAX, |cordoned| cordoned.saturating_add(BIND_MS));
+    let due = if left || !pods.is_empty() {
+        age >= LOOK_EVERY_MS || !since_eviction
+    } else if is_listed_since(look, &node.object.uid, seen.at_mono_ms) {
+        age >= REFRESH_MS
+    } else {
+        now >= bound
+    };
+    if due { list() } else { None }
+}
+
+/// Give the node back, if that is due.
+fn uncordon(view: &MachineView<'_>, node: &KubernetesNode) -> Option<KubernetesOp> {
+    let due = is_ours(node) && may_uncordon(view, node).is_ok();
+    // Seeded bug: ignore that an operator keeps it cordoned.
+    let schedulable = !node.keep_cordoned || seeded_bug("ignore-keep-cordoned");
+    due.then(|| KubernetesOp::Uncordon { node: node.object.clone(), schedulable })
+}
+
+/// When time alone brings the next question or another reason, monotonic milliseconds.
+#[must_use]
+pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<u64> {
+    spec(snapshot)?;
+    let look = look(view)?;
+    let before = (look.nodes.is_some() || look.failure.is_some()) && wants_slot(view);
+    if aim(snapshot, view).is_none() && !before {
+        return None;
+    }
+    let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
+    let failure = look.failure.iter().map(|failure| later(failure.at_mono_ms, delay_ms(&failure.what)));
+    let nodes = look.nodes.iter().flat_map(|seen| [REFRESH_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
+    let load = [LOOK_EVERY_MS, REFRESH_MS, FRESH_MS].map(|by_ms| later(look.listed_mono_ms, by_ms)).into_iter();
+    let bound = look.unschedulable.values().map(|cordoned| later(*cordoned, BIND_MS));
+    let pods = look.load.iter().flat_map(|seen| &seen.what.pods);
+    let controls = look.control_plane.iter();
+    let controls = controls.flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
+    let retries = pods.filter_map(|pod| eviction::retry_at(look, pod));
+    let verdict = look.undrainable.iter().map(|verdict| later(verdict.since_mono_ms, UNDRAINABLE_MS));
+    let settled = unsettled_until(snapshot, view, look);
+    let open = look.asked.iter().map(|asked| later(asked.at_mono_ms, SETTLE_MS));
+    let moments = failure
+        .chain(nodes)
+        .chain(controls)
+        .chain(load)
+        .chain(bound)
+        .chain(retries)
+        .chain(verdict)
+        .chain(settled)
+        .chain(open);
+    moments.filter(|at| *at > snapshot.now.mono_ms).min()
+}

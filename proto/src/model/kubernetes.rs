@@ -1,0 +1,62 @@
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use super::{SecretName, Unknown, item::words};
+
+/// Default of [`KubernetesDrain::evictions_at_once`].
+const EVICTIONS_AT_ONCE_DEFAULT: u32 = 10;
+/// Upper bound of [`KubernetesDrain::evictions_at_once`].
+pub const EVICTIONS_AT_ONCE_MAX: u32 = 100;
+
+/// The Kubernetes cluster that runs on the machines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubernetesSpec {
+    /// The secret whose value is the kubeconfig.
+    pub kubeconfig: SecretName,
+    /// How nodes are drained.
+    #[serde(default, skip_serializing_if = "KubernetesDrain::is_default")]
+    pub drain: KubernetesDrain,
+}
+
+/// How the pods of a node are moved away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubernetesDrain {
+    /// Pods without a controller.
+    pub unmanaged_pods: UnmanagedPods,
+    /// Pods with emptyDir volumes keep a machine in service. Otherwise they are evicted, and lose that data.
+    pub keep_local_storage: bool,
+    /// A node is drained only when its volumes are detached.
+    pub wait_for_volumes: bool,
+    /// Most evictions in flight in the cluster.
+    pub evictions_at_once: u32,
+}
+
+impl Default for KubernetesDrain {
+    fn default() -> Self {
+        Self {
+            unmanaged_pods: UnmanagedPods::Keep,
+            keep_local_storage: false,
+            wait_for_volumes: true,
+            evictions_at_once: EVICTIONS_AT_ONCE_DEFAULT,
+        }
+    }
+}
+
+impl KubernetesDrain {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+words!(
+    /// What becomes of pods that no controller would start elsewhere.
+    UnmanagedPods {
+        /// They keep a machine in service.
+        Keep = "keep",
+        /// They are evicted, and gone.
+        Delete = "delete",
+    }
+);

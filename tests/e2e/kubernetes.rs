@@ -1,0 +1,236 @@
+//! Updates of machines under a Kubernetes cluster: real processes, and a stand-in for the API server that answers as
+//! recorded ones do. Every agent has a hostname and a boot id of its own.
+
+use std::{collections::BTreeMap, fs};
+
+use anyhow::{Context as _, Result, ensure};
+use muster_kubernetes_stand_in::{Allowance, Config, Kubernetes, LoggedRequest, Rule};
+use muster_proto::resource::Machine;
+use muster_tests::fleet::{
+    Fleet, TIME_LIMIT,
+    manifest::{bash, cluster},
+    wait_for,
+};
+use serde_json::Value;
+
+/// Token of the account that packaging/kubernetes/rbac.yaml makes.
+const TOKEN: &str = "coordinators-token";
+const USER: &str = "system:serviceaccount:muster:coordinator";
+/// Kills below which a run proves too little: two patches for each of five nodes, and evictions.
+const KILLS_MIN: usize = 12;
+const MACHINES: [&str; 6] = ["control-1", "control-2", "control-3", "worker-1", "worker-2", "worker-3"];
+
+/// The rights of packaging/kubernetes/rbac.yaml.
+fn rights() -> Result<Vec<Rule>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/rbac.yaml");
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(path)?)?;
+    let role = documents.iter().find(|document| document["kind"] == "ClusterRole").context("a ClusterRole")?;
+    let rules = role["rules"].as_array().context("rules")?.iter().map(|rule| {
+        let texts = |name: &str| -> Vec<String> {
+            let values = rule[name].as_array().into_iter().flatten();
+            values.filter_map(|value| value.as_str().map(str::to_owned)).collect()
+        };
+        Rule {
+            api_groups: texts("apiGroups"),
+            resources: texts("resources"),
+            verbs: texts("verbs"),
+            resource_names: texts("resourceNames"),
+            ..Rule::default()
+        }
+    });
+    Ok(rules.collect())
+}
+
+fn boot_id(machine: usize) -> String {
+    format!("00000000-0000-4000-8000-{machine:012}")
+}
+
+/// A cluster on the machines: a Deployment and a StatefulSet under budgets, a DaemonSet, and a static pod.
+fn start_kubernetes() -> Result<Kubernetes> {
+    let kubernetes = Kubernetes::start(Config::default())?;
+    kubernetes.add_token(TOKEN, USER, rights()?);
+    for (number, machine) in MACHINES.iter().enumerate() {
+        kubernetes.add_node(machine, &format!("10.0.0.{}", number + 10), &boot_id(number))?;
+    }
+    kubernetes.namespace("shop")?;
+    kubernetes.deployment("shop", "web", 4)?;
+    kubernetes.budget("shop", "web", Allowance::MaxUnavailable(1))?;
+    kubernetes.statefulset("shop", "db", 3)?;
+    kubernetes.budget("shop", "db", Allowance::MinAvailable(2))?;
+    kubernetes.daemonset("shop", "agent")?;
+    kubernetes.mirror_pod("kube-system", "apiserver", "control-1")?;
+    wait_for("ready workloads", TIME_LIMIT, || {
+        let ready = kubernetes.ready_replicas().iter().all(|replicas| replicas.ready == replicas.wanted);
+        Ok(ready.then_some(()))
+    })?;
+    Ok(kubernetes)
+}
+
+/// The manifest of a release.
+fn manifest(fleet: &Fleet, release: u32, more: &[&str]) -> String {
+    let item = bash("install", "deploy", &fleet.effects_log(), "sleep 0.1", &[]);
+    let item = item.replace("version: \"1\"", &format!("version: \"{release}\""));
+    let items = [item];
+    let spec = ["maxWorkerUpgradeCount: 2", "kubernetes:", "  kubeconfig: ${secret.kubeconfig}"];
+    let whole = cluster(3, 3, &items, &items, &[&spec[..], more].concat());
+    whole.replace("release: \"1.0\"", &format!("release: \"{release}.0\""))
+}
+
+/// The deployed fleet, and the cluster on it.
+fn deployed(name: &str) -> Result<(Fleet, Kubernetes)> {
+    let kubernetes = start_kubernetes()?;
+    let mut fleet = Fleet::start(name, &[])?;
+    fleet.write_secret("kubeconfig", &kubernetes.kubeconfig(TOKEN)?)?;
+    fleet.ctl(&["secret", "create", "kubeconfig", "--cluster", "e2e", "--from-file", "kubeconfig"])?.exits(0)?;
+    fleet.apply(&manifest(&fleet, 1, &[]))?;
+    for (machine_type, machines) in [("control", &MACHINES[..3]), ("worker", &MACHINES[3..])] {
+        let token = fleet.token(machine_type, &["--uses", "3"])?;
+        for machine in machines {
+            fleet.enroll(machine, &token, &[])?.ok()?;
+        }
+    }
+    for (number, machine) in MACHINES.iter().enumerate() {
+        fleet.start_agent_as_host(machine, &boot_id(number))?;
+    }
+    fleet.wait_ready(6)?;
+    kubernetes.clear_requests();
+    kubernetes.reset_lowest_ready();
+    Ok((fleet, kubernetes))
+}
+
+/// Muster's requests that change something, Events aside.
+fn changes(kubernetes: &Kubernetes) -> Vec<LoggedRequest> {
+    let changes = |request: &LoggedRequest| {
+        !matches!(request.verb.as_str(), "get" | "list" | "watch") && request.resource != "events"
+    };
+    kubernetes.requests().into_iter().filter(|request| request.user == USER && changes(request)).collect()
+}
+
+/// Each node is as before: schedulable, without an annotation of Muster's.
+fn is_given_back(kubernetes: &Kubernetes) -> Result<()> {
+    for node in kubernetes.objects("nodes") {
+        let (name, cordoned) = (&node["metadata"]["name"], &node["spec"]["unschedulable"]);
+        ensure!(cordoned.as_bool() != Some(true), "{name} is cordoned");
+        let annotations =
+            node["metadata"]["annotations"].as_object().map(|map| map.keys().cloned().collect::<Vec<_>>());
+        ensure!(!annotations.iter().flatten().any(|key| key.starts_with("muster/")), "{name}: {annotations:?}");
+    }
+    Ok(())
+}
+
+/// The workloads kept what their budgets promise, pods left by eviction alone, and no right was missing.
+fn budgets_held(kubernetes: &Kubernetes) -> Result<()> {
+    let least: BTreeMap<&str, usize> = BTreeMap::from([("web", 3), ("db", 2)]);
+    for replicas in kubernetes.ready_replicas() {
+        let least = least.get(replicas.workload.name.as_str()).copied().unwrap_or(0);
+        ensure!(replicas.lowest >= least, "{replicas:?}: its budget promises {least}");
+    }
+    for request in kubernetes.requests().iter().filter(|request| request.user == USER) {
+        ensure!(request.verb != "delete", "{request:?}");
+        ensure!(request.status != Some(403), "{request:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn update_honours_budgets() -> Result<()> {
+    let (fleet, kubernetes) = deployed("kubernetes")?;
+    fleet.apply(&manifest(&fleet, 2, &[]))?;
+    fleet.ctl(&["update", "e2e", "--yes"])?.exits(0)?;
+    fleet.wait_ready(6)?;
+    is_given_back(&kubernetes)?;
+    budgets_held(&kubernetes)?;
+    let changes = changes(&kubernetes);
+    for machine in MACHINES {
+        let patches = changes.iter().filter(|request| request.resource == "nodes" && request.name == machine);
+        let patches: Vec<bool> = patches.map(|request| request.body["spec"]["unschedulable"] == true).collect();
+        ensure!(patches == [true, false], "{machine} is cordoned and uncordoned once: {patches:?}");
+    }
+    let evictions = changes.iter().filter(|request| request.subresource == "eviction").collect::<Vec<_>>();
+    ensure!(!evictions.is_empty(), "pods were on the machines");
+    for eviction in evictions {
+        let guarded = eviction.body["deleteOptions"]["preconditions"]["uid"].is_string();
+        ensure!(
+            guarded && !eviction.name.starts_with("agent") && !eviction.name.starts_with("apiserver"),
+            "{eviction:?}"
+        );
+    }
+    fleet.done()
+}
+
+#[test]
+fn undrainable_machine_is_named_and_deferred() -> Result<()> {
+    let (fleet, kubernetes) = deployed("undrainable")?;
+    kubernetes.deployment("shop", "alone", 1)?;
+    kubernetes.budget("shop", "alone", Allowance::MinAvailable(1))?;
+    let node = wait_for("the pod's node", TIME_LIMIT, || {
+        let on = |machine: &&&str| kubernetes.pods_on(machine).iter().any(|pod| pod.contains("alone"));
+        Ok(MACHINES.iter().find(on).copied())
+    })?;
+    fleet.apply(&manifest(&fleet, 2, &[]))?;
+    fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&[node, "cannot be drained", "shop/alone"])?;
+    let ran = fleet.ctl(&["update", "e2e", "--yes"])?.exits(4)?;
+    ran.says(&["KubernetesUndrainable", node, "shop/alone"])?;
+    let patched = |request: &LoggedRequest| request.resource == "nodes" && request.name == node;
+    ensure!(!changes(&kubernetes).iter().any(patched), "{node} was never cordoned");
+    is_given_back(&kubernetes)?;
+    kubernetes.remove("poddisruptionbudgets.policy", "shop", "alone")?;
+    fleet.ctl(&["retry", node])?.exits(0)?;
+    fleet.ctl(&["watch", "e2e"])?.exits(0)?;
+    fleet.wait_ready(6)?;
+    is_given_back(&kubernetes)?;
+    budgets_held(&kubernetes)?;
+    fleet.done()
+}
+
+/// Are all machines at this release?
+fn are_at(fleet: &Fleet, release: &str) -> bool {
+    let at = |machines: BTreeMap<String, Machine>| {
+        machines
+            .values()
+            .all(|machine| machine.status.release.as_deref() == Some(release) && machine.status.state == "Ready")
+    };
+    fleet.machines().is_ok_and(at)
+}
+
+/// The coordinator is killed after every change that it makes in the cluster, and the API server is killed as well.
+#[test]
+fn kills_leave_no_node_cordoned() -> Result<()> {
+    let (mut fleet, kubernetes) = deployed("kills")?;
+    let kept = "worker-2";
+    kubernetes.modify("nodes", "", kept, |node| node["spec"]["unschedulable"] = Value::Bool(true))?;
+    fleet.apply(&manifest(&fleet, 2, &[]))?;
+    let mut update = fleet.start_ctl(&["--config", "operator.toml", "update", "e2e", "--yes"], "update")?;
+    let mut kills = 0;
+    loop {
+        let before = changes(&kubernetes).len();
+        let ended = wait_for("a change in the cluster, or the end of the update", TIME_LIMIT, || {
+            let ended = are_at(&fleet, "2.0");
+            Ok((ended || changes(&kubernetes).len() > before).then_some(ended))
+        })?;
+        if ended {
+            break;
+        }
+        fleet.kill_coordinator()?;
+        kills += 1;
+        if kills % 8 == 5 {
+            kubernetes.stop(true)?;
+            kubernetes.start_again()?;
+        }
+        fleet.start_coordinator()?;
+    }
+    ensure!(kills >= KILLS_MIN, "{kills} kills: it was not killed at every kind of point");
+    update.kill()?;
+    update.wait()?;
+    wait_for("the end of the rollout", TIME_LIMIT, || {
+        Ok(fleet.ctl(&["watch", "e2e"])?.exits(0).is_ok().then_some(()))
+    })?;
+    for node in kubernetes.objects("nodes") {
+        let name = node["metadata"]["name"].as_str().context("a name")?;
+        let cordoned = node["spec"]["unschedulable"].as_bool() == Some(true);
+        ensure!(cordoned == (name == kept), "{name}: cordoned {cordoned}");
+        ensure!(node["metadata"]["annotations"]["muster/drained-for"].is_null(), "{name}: {node}");
+    }
+    budgets_held(&kubernetes)?;
+    fleet.done()
+}
