@@ -3,6 +3,7 @@
 
 mod groups;
 mod hooks;
+mod kubernetes;
 mod maintenance;
 mod memory;
 mod outcomes;

@@ -13,6 +13,7 @@ mod ending;
 pub mod fate;
 mod interventions;
 mod joining;
+pub(crate) mod kubernetes;
 mod liars;
 mod life;
 mod loads;
@@ -49,7 +50,7 @@ use crate::{
 };
 use controllers::Controller;
 use coverage::Reached;
-pub use life::{run, run_plan};
+pub use life::{run, run_plan, run_with_kubernetes};
 use machine::{Machine, uuid_of};
 use network::Parcel;
 pub use plan::Plan;
@@ -96,6 +97,10 @@ pub(crate) enum Event {
     QuestionSilent(u64),
     /// An engine performs an operation after its caller's timeout.
     LateChange(usize, SwarmOp),
+    /// A question reaches the Kubernetes API server.
+    KubernetesAsked(u64),
+    /// Its answer reaches the coordinator, or it has timed out.
+    KubernetesAnswered(u64),
 }
 
 /// The whole simulated state.
@@ -151,7 +156,9 @@ pub struct World {
     pub(crate) manifest: Option<ClusterSpec>,
     /// Machines outside of every swarm.
     pub(crate) outsiders: copies::Outsiders,
-    /// Random numbers of a seed's second run.
+    /// The machines' Kubernetes. None: they have none.
+    pub(crate) kubernetes: Option<kubernetes::SimKubernetes>,
+    /// Random numbers of a seed's later runs.
     pub(crate) second_life: Option<Rng>,
     /// When an operator pauses or aborts the update.
     pub(crate) intervention: Option<interventions::Intervention>,
@@ -220,6 +227,7 @@ impl World {
             removals: removing::Removals::default(),
             manifest: None,
             outsiders: copies::Outsiders::default(),
+            kubernetes: None,
             second_life: None,
             intervention: None,
             targeted_fault: None,
@@ -299,6 +307,7 @@ impl World {
         self.watcher.coordinator_started(core.facts().meta.epoch)?;
         self.coordinator = Some(core);
         self.watcher.forget_slots(self.coordinator.as_ref().map(Core::facts));
+        self.kubernetes_decided_before();
         self.later(0, Event::Decide);
         Ok(())
     }
@@ -398,8 +407,7 @@ impl World {
                 self.carry_ack(id, session, (seq, proof));
             }
             Effect::AskSwarm(question) => self.ask_swarm(question)?,
-            // No cluster of the simulator has a Kubernetes.
-            Effect::AskKubernetes(_) => {}
+            Effect::AskKubernetes(question) => self.ask_kubernetes(question)?,
             Effect::Close { id, .. } => {
                 if let Some(session) = self.sessions.remove(&id) {
                     self.carry_end(id, session);
@@ -420,6 +428,7 @@ impl World {
         self.no_liar_is_believed()?;
         self.see_removals()?;
         self.nodes_are_given_back()?;
+        self.kubernetes_is_right()?;
         self.nobody_left_with_tasks()
     }
 }

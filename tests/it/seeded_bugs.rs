@@ -123,6 +123,53 @@ seeded_bugs! {
     agent_forget_on_ack_of_later: "agent-forget-on-ack-of-later" by "11";
 }
 
+/// Number of seeds searched for a bug of the Kubernetes drain.
+const SEEDS_WITH_KUBERNETES_MAX: u64 = 3_000;
+
+/// As [`found`], in runs with a Kubernetes.
+fn found_with_kubernetes(name: &'static str, last: u64) -> Option<(u64, Violation)> {
+    (last..SEEDS_WITH_KUBERNETES_MAX).chain(0..last).find_map(|seed| {
+        seeded_bug::set(Some(name));
+        let lived = sim::run_with_kubernetes(seed);
+        seeded_bug::set(None);
+        let violation = lived.err().filter(|violation| violation.invariant != "rest")?;
+        sim::run_with_kubernetes(seed).is_ok().then_some((seed, violation))
+    })
+}
+
+macro_rules! kubernetes_bugs {
+    ($($test:ident: $name:literal by $($invariant:literal)|+, last at $seed:literal;)+) => {
+        mod kubernetes {
+            use super::*;
+
+            $(#[test]
+            fn $test() {
+                let (seed, violation) = found_with_kubernetes($name, $seed).expect("the seeded bug is found");
+                println!("seed {seed}: {violation}");
+                assert!([$($invariant),+].contains(&violation.invariant), "seed {seed}, found by another: {violation}");
+            })+
+        }
+    };
+}
+
+kubernetes_bugs! {
+    accepted_is_gone: "accepted-is-gone" by "pods", last at 2;
+    believe_another_cluster: "believe-another-cluster" by "node" | "pods", last at 15;
+    cordon_over_shared_budget: "cordon-over-shared-budget" by "shared", last at 32;
+    cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 32;
+    evict_daemon_set_pods: "evict-daemon-set-pods" by "eviction", last at 1;
+    evict_without_uid: "evict-without-uid" by "shared" | "eviction", last at 15;
+    evict_before_cordon: "evict-before-cordon" by "eviction", last at 9;
+    evicted_is_back: "evicted-is-back" by "shared", last at 15;
+    ignore_keep_cordoned: "ignore-keep-cordoned" by "cordon", last at 18;
+    ignore_volumes: "ignore-volumes" by "pods", last at 15;
+    leave_cordoned: "leave-cordoned" by "cordon", last at 1;
+    no_settle_after_cordon: "no-settle-after-cordon" by "cordon", last at 57;
+    no_preflight: "no-preflight" by "undrainable", last at 8;
+    swarm_before_kubernetes: "swarm-before-kubernetes" by "order", last at 19;
+    uncordon_before_ready: "uncordon-before-ready" by "back", last at 1;
+}
+
 /// Small clusters that are explored completely.
 const DEPLOYMENT: Scenario = Scenario {
     counts: Counts { control: 2, worker: 2 },

@@ -127,7 +127,7 @@ pub enum KubernetesReply {
     /// To a cordon or uncordon: the node after it.
     Patched(KubernetesNode),
     /// To evictions: the answer for each pod, in their order.
-    Evicted(Vec<(PodRef, Result<Eviction, KubernetesFailure>)>),
+    Evicted(Vec<EvictionAnswer>),
     /// To [`KubernetesOp::ControlPlane`], in their order.
     ControlPlane {
         /// UID of namespace `kube-system`.
@@ -266,6 +266,9 @@ impl KubernetesFailure {
         matches!(self, Self::Unreachable(_) | Self::Busy { .. } | Self::Conflict(_))
     }
 }
+
+/// A pod, and the answer to its eviction.
+pub type EvictionAnswer = (PodRef, Result<Eviction, KubernetesFailure>);
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

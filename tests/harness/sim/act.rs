@@ -63,6 +63,8 @@ impl World {
                 self.may_drain(&op, false)?;
                 drop(self.engine_answers(index, &op));
             }
+            Event::KubernetesAsked(call) => self.kubernetes_asked(call)?,
+            Event::KubernetesAnswered(call) => self.kubernetes_answered(call),
         }
         self.watcher.processes(&self.machines, self.coordinator.as_ref())
     }
@@ -353,6 +355,7 @@ impl World {
                     let item = machine.disk.assigned(&key.item);
                     let permitted = !claimed && item.is_some_and(|item| item.permit.is_some());
                     self.is_disturbed(index, permitted)?;
+                    self.kubernetes_is_disturbed(index, permitted)?;
                 }
                 Some(Deed::AskedSwarm(call)) => {
                     let Some(machine) = self.machines.get(index) else { return Ok(()) };

@@ -62,6 +62,7 @@ impl World {
             self.late_list();
             self.intervene()?;
             self.inject_targeted_fault()?;
+            self.kubernetes_fault()?;
             if self.rng.permille(self.plan.fault_permille) {
                 self.fault()?;
                 self.engine_fault();

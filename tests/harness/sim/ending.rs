@@ -27,10 +27,14 @@ const CALM_IN_UPDATE_MS: u64 = 2_400_000;
 /// No event of interest for this long counts as still. Longer than the time until a machine is Lost, and than a
 /// controller is away and then has to answer a removal.
 const STILL_MS: u64 = 80_000;
+/// The same with a Kubernetes: longer than an unanswered change of a node may still be carried out, and than a machine
+/// that cannot be drained is looked at.
+const STILL_WITH_KUBERNETES_MS: u64 = 110_000;
 /// No commit for this long counts as quiet: longer than an agent's longest backoff and the longest answer together.
 const QUIET_MS: u64 = 150_000;
 /// Reasons that pass by themselves, and must be gone at rest.
-const PASSES: &[Reason] = &[Reason::Disconnected, Reason::Gathering, Reason::LocksSettling, Reason::Rebooting];
+const PASSES: &[Reason] =
+    &[Reason::Disconnected, Reason::Gathering, Reason::LocksSettling, Reason::Rebooting, Reason::KubernetesPreflight];
 /// Reasons of machines that wait for others.
 const WAITS_FOR_OTHERS: &[&str] =
     &["FailureBudget", "RecoveryOpen", "UpdateInProgress", "WaitingForControl", "WaitingForGroup", "WaitingForTurn"];
@@ -44,6 +48,7 @@ impl World {
     pub(crate) fn calm_down(&mut self) -> Result<(), Violation> {
         self.chaos = false;
         self.loosen_tasks();
+        self.calm_kubernetes();
         self.nobody_lies_any_more();
         for index in 0..self.machines.len() {
             if let Some(machine) = self.machines.get_mut(index) {
@@ -74,6 +79,7 @@ impl World {
     pub(crate) fn rest(&mut self) -> Result<(), Violation> {
         let calm_ms = if self.plan.update { CALM_IN_UPDATE_MS } else { CALM_MS };
         let mut until = self.at + calm_ms;
+        let still_ms = if self.kubernetes.is_some() { STILL_WITH_KUBERNETES_MS } else { STILL_MS };
         let mut still_since = None;
         let mut quiet = (self.commits, self.at);
         loop {
@@ -96,7 +102,7 @@ impl World {
             }
             if !self.at_rest() {
                 still_since = None;
-            } else if self.at >= *still_since.get_or_insert(self.at) + STILL_MS {
+            } else if self.at >= *still_since.get_or_insert(self.at) + still_ms {
                 break;
             }
         }
@@ -114,6 +120,8 @@ impl World {
                     | Event::Controller(_)
                     | Event::NoticeGone(..)
                     | Event::QuestionSilent(_)
+                    | Event::KubernetesAsked(_)
+                    | Event::KubernetesAnswered(_)
             );
             !idle && !talk
         });

@@ -28,6 +28,8 @@ const INTERVENTIONS: &[(&[&str], usize, Needs)] = &[
     (&["turn"], 1, Needs::Nothing),
     (&["locks"], 2, Needs::Nothing),
     (&["Swarm drain"], 3, Needs::Swarm),
+    (&["Kubernetes drain"], 6, Needs::Kubernetes),
+    (&["Kubernetes uncordon"], 6, Needs::Kubernetes),
     (&["harmless items"], 5, Needs::Nothing),
     (&["items"], 2, Needs::Nothing),
     (&["reboot"], 2, Needs::Nothing),
@@ -43,6 +45,7 @@ enum Needs {
     HooksBefore,
     HooksAfter,
     Swarm,
+    Kubernetes,
     Controllers,
 }
 
@@ -86,12 +89,9 @@ fn stage_of(row: &MachineRow) -> Option<&'static str> {
         }
         Stage::SwarmUncordoned if mine.disturbed() => Some("uncordon"),
         Stage::RequestRemoved if mine.disturbed() => Some("locks returning"),
-        Stage::KubernetesDrained
-        | Stage::SwarmUncordoned
-        | Stage::KubernetesUncordoned
-        | Stage::RequestRemoved
-        | Stage::NodeRequested
-        | Stage::Upgraded => None,
+        Stage::KubernetesDrained => Some("Kubernetes drain"),
+        Stage::KubernetesUncordoned => Some("Kubernetes uncordon"),
+        Stage::SwarmUncordoned | Stage::RequestRemoved | Stage::NodeRequested | Stage::Upgraded => None,
     }
 }
 
@@ -137,6 +137,7 @@ impl World {
             Needs::HooksBefore => hooks.is_some_and(|hooks| !hooks.before.is_empty()),
             Needs::HooksAfter => hooks.is_some_and(|hooks| !hooks.after.is_empty()),
             Needs::Swarm => self.plan.swarm,
+            Needs::Kubernetes => self.kubernetes.is_some(),
             Needs::Controllers => !self.controllers.is_empty(),
         }
     }

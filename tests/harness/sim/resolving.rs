@@ -94,8 +94,20 @@ impl World {
 
     /// Does what the reasons advise. `idle`: no rollout is open. Returns whether there was anything to do.
     fn follow(&mut self, advice: Advice, idle: bool) -> Result<bool, Violation> {
-        let Advice { mut wishes, replaced, outside, foreign, adrift, dead, degraded, behind, doubted, without_secret } =
-            advice;
+        let Advice {
+            mut wishes,
+            replaced,
+            outside,
+            foreign,
+            adrift,
+            dead,
+            degraded,
+            behind,
+            doubted,
+            without_secret,
+            ..
+        } = advice;
+        let undrained = advice.undrained && self.mend_kubernetes(&advice.uncordoned);
         if behind && idle {
             let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Os) };
             wishes.push(Request::Update { cluster: manifest::cluster_name(), options });
@@ -113,6 +125,7 @@ impl World {
         }
         let scaled = degraded && self.scale_down();
         let something = scaled
+            || undrained
             || (!adrift.is_empty() && self.bring_home(&adrift))
             || !wishes.is_empty()
             || !replaced.is_empty()
@@ -165,6 +178,10 @@ struct Advice {
     behind: bool,
     /// They need review.
     doubted: Vec<MachineName>,
+    /// A Kubernetes node may not be drained as things are.
+    undrained: bool,
+    /// An operator uncordoned their nodes in the middle of an update, which paused.
+    uncordoned: Vec<MachineName>,
     /// Machines of these types lack a secret.
     without_secret: BTreeSet<MachineType>,
 }
@@ -186,6 +203,7 @@ impl Reading<'_> {
             Self::of_removal,
             Self::of_items,
             Self::of_state,
+            Self::of_kubernetes,
             Self::of_swarm,
             Self::of_pause,
             Self::of_others,
@@ -270,6 +288,46 @@ impl Reading<'_> {
             Reason::RecoveredInDoubt if self.view.row.needs_review => advice.doubted.push(machine),
             Reason::NotUpToDate => advice.behind = true,
             Reason::InMaintenance => advice.wishes.push(Request::LeaveMaintenance { machine }),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Kubernetes nodes that could not be drained. The first group of reasons that follows knows what else to do.
+    fn of_kubernetes(&self, advice: &mut Advice) -> bool {
+        let machine = self.view.row.name.clone();
+        if self.world.kubernetes.is_none() {
+            return false;
+        }
+        match self.blocked.reason {
+            Reason::KubernetesUnavailable if self.blocked.message.contains("there is no secret") => {
+                advice.without_secret.insert(MachineType::Control);
+            }
+            Reason::KubernetesUndrainable => {
+                advice.undrained = true;
+                advice.wishes.push(Request::Retry { machine, item: None });
+            }
+            Reason::KubernetesUncordoned => {
+                advice.undrained = true;
+                if self.view.row.slot.is_some() {
+                    advice.uncordoned.push(machine.clone());
+                }
+                advice.wishes.push(Request::Retry { machine, item: None });
+            }
+            Reason::KubernetesDraining
+            | Reason::KubernetesNodeNotFound
+            | Reason::KubernetesNodeUnclear
+            | Reason::KubernetesPodStuck
+            | Reason::KubernetesPodReturns
+            | Reason::KubernetesUnavailable
+            | Reason::KubernetesUncordoning => advice.undrained = true,
+            Reason::Deferred | Reason::Refused | Reason::Paused => {
+                advice.undrained = true;
+                if self.blocked.reason == Reason::Paused && self.blocked.message.contains("schedulable while") {
+                    advice.uncordoned.push(machine);
+                }
+                return false;
+            }
             _ => return false,
         }
         true

@@ -134,6 +134,9 @@ impl World {
     pub(crate) fn ask_swarm(&mut self, question: SwarmQuestion) -> Result<(), Violation> {
         let SwarmQuestion { number, about, agent, op, timeout_ms } = question;
         self.may_drain(&op, true)?;
+        if let SwarmOp::SetAvailability { node, availability: SwarmAvailability::Drain } = &op {
+            self.kubernetes_is_drained_first(node)?;
+        }
         self.may_demote(&about, &op)?;
         self.last_call += 1;
         let call = self.last_call;
@@ -259,6 +262,7 @@ impl World {
 
     /// An operator restores a node's availability, with docker itself.
     pub(crate) fn serve_again(&mut self, name: &MachineName) {
+        self.take_back_node(name);
         let at = self.at;
         let Some(index) = self.machines.iter().position(|machine| machine.name == *name) else { return };
         let place = self.machines.get(index).and_then(|machine| machine.engine.clone());
@@ -275,6 +279,7 @@ impl World {
     /// A restored store lacks later changes to the nodes.
     pub(crate) fn nobody_knows_of_nodes(&mut self) {
         self.swarms.iter_mut().flat_map(|swarm| &mut swarm.nodes).for_each(|node| node.load.touched = true);
+        self.nobody_knows_of_kubernetes();
     }
 
     /// Operators make sure that each worker is in a working swarm, or in none. False: there was nothing to do.

@@ -23,6 +23,7 @@ impl World {
         self.plan.fate = Fate { fail_permille: 0, hopeless_permille: 0, lost_permille: 0, ..fate };
         self.choose_outsider();
         self.rest()?;
+        self.found_kubernetes();
         let first = self.drop_an_item()?;
         self.leave_out()?;
         self.controllers = Controller::some(&mut self.rng);

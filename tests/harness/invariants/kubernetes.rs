@@ -1,0 +1,85 @@
+//! Invariants of the machines' Kubernetes. What is true there is observed by `sim/kubernetes/checks.rs`.
+
+use muster_proto::model::MachineName;
+
+use super::{Checked, Violation, Watcher};
+
+impl Watcher {
+    /// `pods`: rule 4. A machine is disturbed, or goes out of service, only while its node is unschedulable and without
+    /// pods that have to leave, and without their volumes.
+    pub fn pods_have_left(&self, name: &MachineName, left: Option<String>) -> Checked {
+        left.map_or(Ok(()), |left| Err(self.violation("pods", format!("{name} is disturbed, and {left}"))))
+    }
+
+    /// `order`: a Swarm node is drained after the machine's Kubernetes node.
+    pub fn drained_out_of_order(&self, node: &str, left: &str) -> Violation {
+        self.violation("order", format!("the Swarm node of {node} is drained, and {left}"))
+    }
+
+    /// `eviction`: only pods that have to leave are evicted, from the unschedulable node of the machine in its turn.
+    pub fn evicts_elsewhere(&self, about: &MachineName, what: &str) -> Violation {
+        self.violation("eviction", format!("the drain of {about} evicts {what}"))
+    }
+
+    /// `eviction`: no more pods of an application are away because of evictions than its budget allows.
+    pub fn takes_too_many(&self, app: &str, away: u32, allowed: u32) -> Violation {
+        self.violation("eviction", format!("{away} pods of {app} are away; its budget allows {allowed}"))
+    }
+
+    /// `cordon`: rule 9. A node without a drain is as its operators want it, and has no annotation of Muster.
+    pub fn node_is_as_it_was(&self, node: &str, wanted: bool, (is, drained_for): (bool, Option<&str>)) -> Checked {
+        if is == wanted && drained_for.is_none() {
+            return Ok(());
+        }
+        let detail =
+            format!("node {node} has no drain; unschedulable: {is}, its operators want {wanted}, {drained_for:?}");
+        Err(self.violation("cordon", detail))
+    }
+
+    /// `cordon`: a node that an operator uncordoned during its drain is not cordoned against the operator.
+    pub fn operator_is_respected(&self, node: &str, uncordoned: bool) -> Checked {
+        if !uncordoned {
+            return Ok(());
+        }
+        Err(self.violation("cordon", format!("node {node} is cordoned again, and an operator uncordoned it")))
+    }
+
+    /// `back`: the node of a disturbed machine takes pods only when its kubelet is Ready in the machine's boot.
+    pub fn kubelet_is_back(&self, node: &str, back: bool) -> Checked {
+        if back {
+            return Ok(());
+        }
+        Err(self.violation("back", format!("node {node} is uncordoned, and its kubelet is not back")))
+    }
+
+    /// `undrainable`: no machine is requested or cordoned while a pod on its node can never leave.
+    pub fn cannot_be_drained(&self, node: &str, what: &str, pod: &str, for_ms: u64) -> Violation {
+        self.violation("undrainable", format!("{node} is {what}; for {for_ms} ms, {pod} there can never leave"))
+    }
+
+    /// `shared`: no second node is cordoned while pods of one budget are leaving another, or not yet back.
+    pub fn shares_a_budget(&self, node: &str, other: &str, app: &str) -> Violation {
+        self.violation("shared", format!("{node} is cordoned, and {other} is being drained of pods of {app} as well"))
+    }
+
+    /// `node`: only the machine's own node is changed. None: it is gone.
+    pub fn is_own_node(&self, about: &MachineName, machine: Option<&MachineName>) -> Checked {
+        match machine.filter(|machine| *machine != about) {
+            Some(machine) => Err(self.violation("node", format!("{about} changes the node of {machine}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// `node`: nothing is changed in another cluster.
+    pub fn changes_another_cluster(&self, about: &MachineName, uid: &str) -> Violation {
+        self.violation("node", format!("{about} changes node {uid} of another cluster"))
+    }
+
+    /// `node`: the cluster that is believed is the one that was there first.
+    pub fn is_pinned(&self, known: Option<&String>, uid: &str) -> Checked {
+        match known.filter(|known| *known != uid) {
+            Some(known) => Err(self.violation("node", format!("cluster {known} is believed; {uid} was there first"))),
+            None => Ok(()),
+        }
+    }
+}
