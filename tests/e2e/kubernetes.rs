@@ -167,6 +167,10 @@ fn undrainable_machine_is_named_and_deferred() -> Result<()> {
         let on = |machine: &&&str| kubernetes.pods_on(machine).iter().any(|pod| pod.contains("alone"));
         Ok(MACHINES.iter().find(on).copied())
     })?;
+    wait_for("the budget's numbers", TIME_LIMIT, || {
+        let budget = kubernetes.object("poddisruptionbudgets.policy", "shop", "alone").context("the budget")?;
+        Ok((budget["status"]["currentHealthy"] == 1).then_some(()))
+    })?;
     fleet.apply(&manifest(&fleet, 2, &[]))?;
     fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&[node, "cannot be drained", "shop/alone"])?;
     let ran = fleet.ctl(&["update", "e2e", "--yes"])?.exits(4)?;
