@@ -337,9 +337,9 @@ fn goes_before(one: &MachineView<'_>, other: &MachineView<'_>) -> bool {
 }
 
 /// Until when an unanswered cordon may still be carried out, in monotonic milliseconds. The previous coordinator may
-/// have requested it at its last moment. Once the node was seen cordoned, none is under way: every change is guarded by the
-/// version of the node that it was made for, so a late one cannot follow another. For the same reason a late uncordon
-/// does no harm.
+/// have requested it at its last moment. Once the node was seen cordoned, none is under way: every change is guarded by
+/// the version of the node that it was made for, so a late one cannot follow another. For the same reason a late
+/// uncordon does no harm.
 fn unsettled_until(
     snapshot: &ClusterSnapshot<'_>,
     view: &MachineView<'_>,

@@ -1,5 +1,5 @@
-//! Rule 1, its Kubernetes: a control machine is disturbed only while the node of every other is Ready and its API server
-//! says that it is. The connection of an agent proves nothing about them.
+//! Rule 1, its Kubernetes: a control machine is disturbed only while the node of every other is Ready, and its API
+//! server says that it is. The connection of an agent proves nothing about them.
 
 use core::net::IpAddr;
 

@@ -75,19 +75,6 @@ fn a_pause_hides_not_that_a_control_machine_is_waited_for() {
     assert!(fleet.row("control-2").removal.is_none(), "it stays");
 }
 
-/// Seed 19937088098333: the recorded set of control machines lacks the replaced one.
-#[test]
-fn replaced_control_machine_keeps_its_vote() {
-    let mut fleet = deployed(4, 1);
-    fleet.ask(apply(ClusterSpec { machines: None, ..spec(4, 1) }, &[])).expect("applies");
-    fleet.ask(Request::ReplaceMachine { machine: machine("control-4"), machine_is_off: true }).expect("replaced");
-    assert_eq!(fleet.core.facts().clusters[&cluster()].control_set.len(), 3, "complete without it");
-    fleet.enroll("control-4", Control).expect("enrols");
-    fleet.ask(remove("control-2")).expect("begins");
-    fleet.lock("ceph", None, LockState::Inactive);
-    assert_eq!((fleet.requests().len(), fleet.why("control-2").as_deref()), (0, Some("ControlNotDeployed")));
-}
-
 #[test]
 fn control_machines_that_are_being_removed_count_as_gone() {
     let mut fleet = deployed(3, 1);
