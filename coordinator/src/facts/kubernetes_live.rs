@@ -64,7 +64,7 @@ pub struct KubernetesObservation {
     pub evicted_number: u64,
     /// Time of the last eviction, in monotonic milliseconds.
     pub evicted_at_mono_ms: Option<u64>,
-    /// UIDs of the pods that were on the node before a pod of their controller was evicted.
+    /// UIDs of the pods that may have been on the node before its cordon.
     pub known: BTreeSet<String>,
     /// Pods that came back to the cordoned node, by controller: their UIDs.
     pub returned: BTreeMap<String, BTreeSet<String>>,

@@ -16,17 +16,18 @@ use crate::{
     },
     plan::{
         Limits,
-        drain::kubernetes::{events, eviction, identity, is_awaited, others_disturbed, questions},
+        drain::kubernetes::{BIND_MS, events, eviction, identity, is_awaited, others_disturbed, questions},
         secrets,
         snapshot::ClusterSnapshot,
         update::targets,
     },
 };
 
-/// Clusters whose open update may have questions for their Kubernetes.
+/// Clusters with a Kubernetes whose open update may have questions for it.
 fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
     let open = facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
-    open.map(|row| &row.cluster).collect()
+    let has_kubernetes = |cluster: &&ClusterName| facts.spec(cluster).is_some_and(|spec| spec.kubernetes.is_some());
+    open.map(|row| &row.cluster).filter(has_kubernetes).collect()
 }
 
 /// Asks the next questions: one for each machine at a time.
@@ -238,19 +239,20 @@ fn loaded(
 /// Notes pods that terminate: they are leaving, whether this process evicted them or another, or in an earlier drain.
 fn note_terminating(look: &mut KubernetesObservation, load: &NodeLoad) {
     for pod in eviction::leaving(load).filter(|pod| pod.deletion_s.is_some()) {
-        let controller = pod.controller.as_ref().map(|controller| format!("{}/{controller}", pod.object.namespace));
-        let known = || EvictedPod { controller, budgets: pod.budgets.clone() };
+        let known = || EvictedPod { controller: eviction::controller_of(pod), budgets: pod.budgets.clone() };
         look.evicted.entry(pod.object.uid.clone()).or_insert_with(known);
     }
 }
 
-/// Notes pods that came to the node after a pod of their controller was evicted from it.
+/// Notes pods that came to the cordoned node after a pod of their controller was evicted from it. Those of the first
+/// list after the cordon may have been bound before it.
 fn note_returns(look: &mut KubernetesObservation, load: &NodeLoad) {
+    let bound_until = look.unschedulable.values().max().map(|cordoned| cordoned.saturating_add(BIND_MS));
+    let all_known = bound_until.zip(look.load.as_ref()).is_some_and(|(until, earlier)| earlier.at_mono_ms >= until);
     for pod in eviction::leaving(load) {
-        let (uid, Some(controller)) = (&pod.object.uid, &pod.controller) else { continue };
-        let controller = format!("{}/{controller}", pod.object.namespace);
+        let (uid, Some(controller)) = (&pod.object.uid, eviction::controller_of(pod)) else { continue };
         let evicted = look.evicted.values().any(|evicted| evicted.controller.as_ref() == Some(&controller));
-        if !evicted {
+        if !evicted || !all_known {
             look.known.insert(uid.clone());
         } else if !look.known.contains(uid) {
             look.returned.entry(controller).or_default().insert(uid.clone());
@@ -266,8 +268,7 @@ fn evicted(look: &mut KubernetesObservation, pod: &PodRef, answer: Result<Evicti
             look.refused.remove(&pod.uid);
             let known = look.load.as_ref().and_then(|seen| seen.what.pods.iter().find(|known| known.object == *pod));
             let Some(known) = known else { return };
-            let controller = known.controller.as_ref().map(|controller| format!("{}/{controller}", pod.namespace));
-            let budgets = known.budgets.clone();
+            let (controller, budgets) = (eviction::controller_of(known), known.budgets.clone());
             look.evicted.insert(pod.uid.clone(), EvictedPod { controller, budgets });
         }
         // The server asks for 10 s.

@@ -6,7 +6,10 @@ use fixture::*;
 
 use super::*;
 use crate::{
-    facts::{KubernetesTarget, kubernetes::KubernetesFailure},
+    facts::{
+        KubernetesTarget,
+        kubernetes::{KubernetesFailure, Pod},
+    },
     plan::drain::kubernetes::{SETTLE_MS, UNDRAINABLE_MS},
 };
 
@@ -302,6 +305,34 @@ fn pods_of_one_controller_all_leave() {
     }
     fleet.live(&mut kubernetes, 8);
     assert!(fleet.permit("worker-1").is_some(), "{} {:?}", fleet.says("worker-1"), kubernetes.log);
+}
+
+/// Pods bound just before the cordon, and listed only after the first eviction, are no pods that came back.
+#[test]
+fn pods_bound_before_cordon_all_leave() {
+    let (mut fleet, mut kubernetes) = at_workers(1, |_| {});
+    web(&mut kubernetes, "worker-1", &["a"]);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.drive_until_evicted(&mut kubernetes);
+    web(&mut kubernetes, "worker-1", &["b", "c", "d"]);
+    fleet.live(&mut kubernetes, 12);
+    assert!(fleet.permit("worker-1").is_some(), "{} {:?}", fleet.says("worker-1"), kubernetes.log);
+}
+
+/// A controller that starts its pods on the cordoned node is named, and its pods are left alone.
+#[test]
+fn pod_that_returns_twice_is_named() {
+    let (mut fleet, mut kubernetes) = at_workers(1, |_| {});
+    web(&mut kubernetes, "worker-1", &["a"]);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.drive_until_evicted(&mut kubernetes);
+    for name in ["b", "c", "d", "e"] {
+        // A Job that ends by itself keeps the drain open.
+        let job = Pod { controller: None, drain_label: "wait".to_owned(), ..pod("job") };
+        kubernetes.pods.insert("worker-1".to_owned(), vec![pod(name), job]);
+        fleet.live(&mut kubernetes, 4);
+    }
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("KubernetesPodReturns"), "{:?}", kubernetes.log);
 }
 
 /// A pod that was bound between the list and the cordon is seen before the first permit.

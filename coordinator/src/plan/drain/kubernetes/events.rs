@@ -26,8 +26,7 @@ pub fn due(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Vec<Kubern
     let rollout = snapshot.rollout.map_or("", |rollout| rollout.name.as_str());
     let disturbed = view.update().is_some_and(|mine| mine.disturbed());
     let cordoned = (CORDONED, format!("cordoned for rollout {rollout} of machine {}", view.row.name), false);
-    let state = match drained(snapshot, view) {
-        _ if disturbed => Some((DRAINED, format!("drained for rollout {rollout}"), false)),
+    let state = match drained(snapshot, view).or_else(|blocked| if disturbed { Ok(()) } else { Err(blocked) }) {
         Ok(()) => Some((DRAINED, format!("drained for rollout {rollout}"), false)),
         Err(Blocked { reason: Reason::KubernetesUnavailable | Reason::Quorum, .. }) => None,
         Err(Blocked { message, .. }) => Some((WAITING, message.trim_start_matches("Error: ").to_owned(), true)),

@@ -72,9 +72,16 @@ pub fn retry_at(look: &KubernetesObservation, pod: &Pod) -> Option<u64> {
     Some(refused.at_mono_ms.saturating_add(RETRY_MS + spread(&pod.object.uid) % JITTER_MS))
 }
 
+/// The pod's controller, `namespace/Kind/name`.
+#[must_use]
+pub fn controller_of(pod: &Pod) -> Option<String> {
+    pod.controller.as_ref().map(|controller| format!("{}/{controller}", pod.object.namespace))
+}
+
 fn returns_again(look: &KubernetesObservation, pod: &Pod) -> bool {
-    let controller = pod.controller.as_ref().map(|controller| format!("{}/{controller}", pod.object.namespace));
-    controller.and_then(|controller| look.returned.get(&controller)).is_some_and(|uids| uids.len() >= RETURNS_MAX)
+    controller_of(pod)
+        .and_then(|controller| look.returned.get(&controller))
+        .is_some_and(|uids| uids.len() >= RETURNS_MAX)
 }
 
 /// The next pods to evict, at most `most`: those of the lowest place, lower priority first.

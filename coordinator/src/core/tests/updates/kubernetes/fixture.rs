@@ -229,6 +229,19 @@ impl Fleet {
         }
     }
 
+    /// Until the answer to the first eviction, and no question further.
+    pub(super) fn drive_until_evicted(&mut self, kubernetes: &mut Kubernetes) {
+        for _ in 0..200 {
+            if !self.answer_kubernetes(kubernetes) {
+                self.pass(1_000, &[]);
+            }
+            if kubernetes.log.iter().any(|line| line.starts_with("evict")) {
+                return;
+            }
+        }
+        panic!("evicts nothing: {:?}", kubernetes.log);
+    }
+
     /// Each machine reports a boot id of its own.
     pub(super) fn report_boots(&mut self) {
         for name in self.agents.keys().cloned().collect::<Vec<_>>() {
