@@ -288,7 +288,7 @@ pub(super) fn void(tx: &mut Transaction<'_>, name: &MachineName) {
         row.verdicts.clear();
         row.redo.clear();
         row.control_sets.clear();
-        row.ready_at = None;
+        row.predecessor_ready |= row.ready_at.take().is_some();
         row.former_node = row.node_left_behind();
         row.swarm = None;
         row.ready_overwrites = None;

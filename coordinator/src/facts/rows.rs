@@ -302,6 +302,10 @@ pub struct MachineRow {
     pub control_sets: BTreeMap<Phase, ControlSet>,
     /// The release at which it was last Ready, and the version of the spec. None: never Ready.
     pub ready_at: Option<(String, u64)>,
+    /// Was a machine whose place it took ever Ready? The place of a control machine counts for the majority until the
+    /// machine is removed, whether the recorded set contains it or not.
+    #[serde(default)]
+    pub predecessor_ready: bool,
     /// Its own params when it was last Ready: it keeps them until an update.
     #[serde(default)]
     pub ready_overwrites: Option<Overwrites>,
@@ -374,6 +378,7 @@ impl MachineRow {
             redo: BTreeMap::new(),
             control_sets: BTreeMap::new(),
             ready_at: None,
+            predecessor_ready: false,
             swarm: None,
             former_node: None,
             ready_overwrites: None,

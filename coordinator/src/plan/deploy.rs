@@ -130,8 +130,9 @@ fn outcome(view: &MachineView<'_>, planted_bug: bool) -> Option<Step> {
         return Some(Step::Ready { machine });
     }
     let first_deploy_of_worker = view.row.spec.machine_type == MachineType::Worker && !view.ready_once();
-    let needs_update = view.row.removal.is_none() && view.is_withheld();
-    let needs_update = needs_update && maintenance::nothing_runs(view).is_ok();
+    // A machine that is removed without a turn gets no permit any more, and others may have to be deployed first.
+    let outside_update = view.row.removal.is_none() || view.update().is_none();
+    let needs_update = outside_update && view.is_withheld() && maintenance::nothing_runs(view).is_ok();
     let frees = (first_deploy_of_worker && view.has_given_up()) || needs_update || planted_bug;
     frees.then_some(Step::FreeSlot { machine })
 }
@@ -163,19 +164,21 @@ fn member(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<(Mac
 
 /// The control machines, once every expected one is Ready.
 fn complete_control_set<'s, 'a>(snapshot: &'s ClusterSnapshot<'a>) -> Option<Vec<&'s MachineView<'a>>> {
-    let expected: Vec<&MachineView<'_>> = snapshot
-        .of_type(MachineType::Control)
-        .filter(|view| !view.row.revoked)
-        // A machine that lacks an address for a moment is still one of them.
-        .filter(|view| view.row.reported() || view.ready_once() || !snapshot.cluster.deploy_requested)
-        .collect();
+    // A machine that lacks an address for a moment is still one of them.
+    let is_there = |view: &MachineView<'_>| {
+        !view.row.revoked && (view.row.reported() || view.ready_once() || !snapshot.cluster.deploy_requested)
+    };
+    // One of the recorded set keeps its place, and its vote, until its successor is Ready or it is removed.
+    let is_expected = |view: &&MachineView<'_>| is_there(view) || snapshot.cluster.control_set.contains(&view.row.name);
+    let expected: Vec<&MachineView<'_>> = snapshot.of_type(MachineType::Control).filter(is_expected).collect();
     let wanted = match snapshot.spec.machines {
         Some(counts) if !snapshot.cluster.deploy_requested => counts.control as usize,
         Some(_) | None => 1,
     };
     // A machine under removal is in the set until it is gone.
     let leaving = snapshot.of_type(MachineType::Control).any(|view| view.row.removal.is_some());
-    let complete = !leaving && expected.len() >= wanted && expected.iter().all(|view| view.is_ready());
+    let complete =
+        !leaving && expected.len() >= wanted && expected.iter().all(|view| view.is_ready() && !view.row.revoked);
     complete.then_some(expected)
 }
 

@@ -14,11 +14,12 @@ use crate::{
     },
 };
 
-/// Control machines that count for the control plane's majority: the recorded set, and all that have been Ready. A
-/// machine that was never Ready is neutral. A revoked one still counts, as down.
+/// Control machines that count for the control plane's majority: the recorded set, and all that have been Ready, or
+/// whose predecessor has. Any other machine is neutral. A revoked one still counts, as down.
 fn voters<'a, 's>(snapshot: &'s ClusterSnapshot<'a>) -> impl Iterator<Item = &'s MachineView<'a>> {
+    let in_set = |view: &MachineView<'_>| snapshot.cluster.control_set.contains(&view.row.name);
     let controls = snapshot.of_type(MachineType::Control);
-    controls.filter(|view| view.ready_once() || snapshot.cluster.control_set.contains(&view.row.name))
+    controls.filter(move |view| view.ready_once() || view.row.predecessor_ready || in_set(view))
 }
 
 /// The others of them, except revoked ones.

@@ -562,7 +562,8 @@ impl Cluster {
             if hard || app.tolerant || app.local_storage || app.label == "wait" {
                 changed = true;
                 app.budget = app.budget.map(|_| BudgetSpec { min_available: 0, sync_failed: false, twice: false });
-                (app.tolerant, app.local_storage, app.label) = (false, false, "");
+                (app.tolerant, app.local_storage) = (false, false);
+                app.label = if app.label == "wait" { "" } else { app.label };
                 app.status.observed = false;
                 self.touch(n);
             }

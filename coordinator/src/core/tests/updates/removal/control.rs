@@ -75,6 +75,58 @@ fn a_pause_hides_not_that_a_control_machine_is_waited_for() {
     assert!(fleet.row("control-2").removal.is_none(), "it stays");
 }
 
+/// A machine that was replaced keeps its place in the recorded set until its successor is Ready.
+#[test]
+fn replaced_control_machine_keeps_its_vote() {
+    let mut fleet = deployed(4, 1);
+    fleet.ask(apply(ClusterSpec { machines: None, ..spec(4, 1) }, &[])).expect("applies");
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-4"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-4", Control).expect("enrols");
+    assert_eq!(fleet.core.facts().clusters[&cluster()].control_set.len(), 4);
+    fleet.ask(remove("control-2")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!((fleet.requests().len(), fleet.why("control-2").as_deref()), (0, Some("ControlNotDeployed")));
+}
+
+/// Seed 91679332446837: the removed machine waits until the replaced one is deployed, and held the slot for that.
+#[test]
+fn removed_control_machine_leaves_its_slot_to_a_replaced_one() {
+    let mut fleet = Fleet::of(3, 0).reported().prepared();
+    for name in ["control-1", "control-2", "control-3"] {
+        fleet.accept(name);
+        while fleet.due(name).is_some_and(|item| item == "install") {
+            fleet.begin(name);
+            fleet.event(name, "install", ItemState::Succeeded);
+            fleet.accept(name);
+        }
+    }
+    assert_eq!(fleet.begin("control-1"), "join");
+    fleet.event("control-1", "join", ItemState::Failed { exit_code: 3, retryable: true });
+    fleet.ask(remove_by("control-1", RemovalPolicy::Unsafe)).expect("begins");
+    fleet.accept("control-1");
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-2"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-2", Control).expect("enrols");
+    fleet.connect("control-2");
+    fleet.finish("control-2");
+    fleet.finish("control-3");
+    assert_eq!(fleet.slots(), ["control-2"], "{:?}", fleet.why("control-2"));
+}
+
+/// Seed 19937088098333: the set was never recorded, because the manifest wants more control machines than there are.
+#[test]
+fn replaced_control_machine_outside_a_set_keeps_its_vote() {
+    let mut fleet = Fleet::of(5, 1).reported().prepared();
+    fleet.ask(remove_by("control-5", RemovalPolicy::Unsafe)).expect("removed");
+    fleet.agents.remove("control-5");
+    let mut fleet = guarded(fleet);
+    assert_eq!(fleet.core.facts().clusters[&cluster()].control_set.len(), 0);
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-4"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-4", Control).expect("enrols");
+    fleet.ask(remove("control-2")).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    assert_eq!((fleet.requests().len(), fleet.why("control-2").as_deref()), (0, Some("ControlNotDeployed")));
+}
+
 #[test]
 fn control_machines_that_are_being_removed_count_as_gone() {
     let mut fleet = deployed(3, 1);
