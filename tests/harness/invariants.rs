@@ -340,7 +340,11 @@ impl Watcher {
             let updating = rollout.is_some_and(|rollout| rollout.update.is_some());
             let undisturbed = updating && !self.had_permit(row);
             let for_an_update = !updating && waits_for_an_update(row);
-            if !self.recovering && !kept && !undisturbed && !for_an_update && !has_outcome(facts, row) {
+            // A deployed one that is removed starts nothing any more, and a replaced one may have to go first.
+            let control = row.spec.machine_type == MachineType::Control && row.ready_at.is_some();
+            let leaves = control && !updating && row.removal.as_ref().is_some_and(|removal| !removal.by_turn);
+            let given_up = kept || undisturbed || for_an_update || leaves;
+            if !self.recovering && !given_up && !has_outcome(facts, row) {
                 return Err(self.violation("5", format!("{name} lost its slot without an outcome")));
             }
         }

@@ -15,7 +15,7 @@ use super::{
     Effect, Refusal, Reply, Rules,
     decide::{self, current_assignment},
     event_validation::impossible,
-    evidence::{self, Beyond},
+    evidence,
     quota::{is_given, put_status},
     swarm, update,
 };
@@ -123,25 +123,19 @@ pub(super) fn hello(
 
 /// Records what a Hello proves beyond this store, and removes its unproven claims.
 fn weigh(tx: &mut Transaction<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey) -> Belief {
-    match evidence::beyond(tx, id, hello, key) {
-        None => Belief::Whole,
-        Some(Beyond::Proven(evidence)) => {
-            if hello.epoch > tx.meta.fleet_epoch && evidence::proves_epoch(id, hello, key) {
-                tx.meta_mut().fleet_epoch = hello.epoch;
-            }
-            // During recovery, the newer facts of the machines are what the store needs.
-            if tx.meta.recovering && hello.epoch <= tx.meta.epoch {
-                return Belief::Whole;
-            }
+    let beyond = evidence::beyond(tx, id, hello, key);
+    if beyond.proves_epoch && hello.epoch > tx.meta.fleet_epoch {
+        tx.meta_mut().fleet_epoch = hello.epoch;
+    }
+    // During recovery, the newer facts of the machines are what the store needs.
+    let adopts = tx.meta.recovering && !beyond.proves_epoch;
+    match (beyond.proven, beyond.unproven) {
+        (Some(evidence), _) if !adopts => {
             tx.older_than_fleet(id, evidence);
             Belief::BeyondStore
         }
-        Some(Beyond::Unproven(claim)) => {
-            if let Some(row) = tx.by_id(id).cloned() {
-                evidence::leave_out_claims(&row, hello);
-            }
-            Belief::Less(claim)
-        }
+        (_, Some(claim)) => Belief::Less(claim),
+        (_, None) => Belief::Whole,
     }
 }
 

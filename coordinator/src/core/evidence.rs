@@ -1,6 +1,8 @@
 //! Does a Hello prove that this store is older than the fleet, or is it only a claim? A gap between two numbers proves
 //! neither. A number is proven by the code that a coordinator of this fleet issued with it.
 
+use std::sync::Arc;
+
 use muster_proto::{
     convert::Hello,
     model::{AuthCode, Epoch, LedgerOrdinal, MachineId, Seq},
@@ -12,17 +14,20 @@ use crate::{
     proof::{ProofKey, Told},
 };
 
-/// What a Hello claims beyond this store, in one sentence.
-#[derive(Debug)]
-pub(super) enum Beyond {
-    /// A coordinator of this fleet issued it: this store is older than the fleet.
-    Proven(String),
-    /// Unproven: it concerns this machine alone.
-    Unproven(UnprovenClaim),
+/// What a Hello claims beyond this store.
+#[derive(Debug, Default)]
+pub(super) struct Beyond {
+    /// The first number that a coordinator of this fleet issued, in one sentence: this store is older than the fleet.
+    pub(super) proven: Option<String>,
+    /// Is a newer epoch among the proven numbers? A recovery cannot adopt that: another coordinator has run since.
+    pub(super) proves_epoch: bool,
+    /// The first unproven number. It concerns this machine alone.
+    pub(super) unproven: Option<UnprovenClaim>,
 }
 
 /// One number in a Hello that this store lacks.
 struct Claim {
+    number: Number,
     text: String,
     /// What a coordinator issued, its epoch, and the presented code.
     shown: Option<(Told, Epoch, AuthCode)>,
@@ -30,33 +35,46 @@ struct Claim {
     of_former_ledger: bool,
 }
 
-/// Checks every number of a Hello.
-pub(super) fn beyond(tx: &Transaction<'_>, id: MachineId, hello: &Hello, key: &ProofKey) -> Option<Beyond> {
+/// The numbers of a Hello.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Number {
+    Epoch,
+    Generation,
+    Acked,
+}
+
+/// Checks every number of a Hello by itself, and takes the unproven ones out of it.
+pub(super) fn beyond(tx: &Transaction<'_>, id: MachineId, hello: &mut Hello, key: &ProofKey) -> Beyond {
+    let mut beyond = Beyond::default();
     let Some(row) = tx.by_id(id) else {
         // Its certificate proves it: a record contains every machine for which its coordinator signed a certificate.
         let stranger =
             || format!("a machine that calls itself {} has a certificate of ours and is not in it", hello.name);
-        return (tx.meta.recovered_epoch == Epoch(0)).then(|| Beyond::Proven(stranger()));
+        beyond.proven = (tx.meta.recovered_epoch == Epoch(0)).then(stranger);
+        return beyond;
     };
-    let mut unproven = None;
-    for claim in [epoch(tx, row, hello), list(row, hello), acked(row, hello)].into_iter().flatten() {
+    let row = Arc::clone(row);
+    for claim in [epoch(tx, &row, hello), list(&row, hello), acked(&row, hello)].into_iter().flatten() {
+        let number = claim.number;
         match weigh(tx, id, claim, key) {
-            proven @ Beyond::Proven(_) => return Some(proven),
-            claim @ Beyond::Unproven(_) => unproven.get_or_insert(claim),
-        };
+            Ok(evidence) => {
+                beyond.proves_epoch |= number == Number::Epoch;
+                beyond.proven.get_or_insert(evidence);
+            }
+            Err(claim) => {
+                leave_out(tx, &row, hello, number);
+                beyond.unproven.get_or_insert(claim);
+            }
+        }
     }
-    unproven
+    beyond
 }
 
-/// Did a coordinator of this fleet issue its epoch?
-pub(super) fn proves_epoch(id: MachineId, hello: &Hello, key: &ProofKey) -> bool {
-    key.proves(id, &Told::Epoch(hello.epoch), hello.epoch_code)
-}
-
-fn weigh(tx: &Transaction<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> Beyond {
+/// The sentence of a proven claim.
+fn weigh(tx: &Transaction<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> Result<String, UnprovenClaim> {
     // Seeded bug: believe every claim of a machine.
     if seeded_bug("believe-unproven") {
-        return Beyond::Proven(claim.text);
+        return Ok(claim.text);
     }
     let told = claim.shown.filter(|(told, _, code)| key.proves(id, told, *code) && !seeded_bug("doubt-proven"));
     // The recovery asked every machine for what was issued before it. If a machine withheld it then, it cannot stop the
@@ -65,16 +83,17 @@ fn weigh(tx: &Transaction<'_>, id: MachineId, claim: Claim, key: &ProofKey) -> B
     match told {
         // Seeded bug: accept a former ledger of a machine as proof that the store is old.
         Some(_) if claim.of_former_ledger && !seeded_bug("ignore-ledger-ordinal") => {
-            Beyond::Unproven(UnprovenClaim::FormerLedger(claim.text))
+            Err(UnprovenClaim::FormerLedger(claim.text))
         }
-        Some((_, epoch, _)) if !is_over(epoch) => Beyond::Proven(claim.text),
-        Some(_) | None => Beyond::Unproven(UnprovenClaim::NoCode(claim.text)),
+        Some((_, epoch, _)) if !is_over(epoch) => Ok(claim.text),
+        Some(_) | None => Err(UnprovenClaim::NoCode(claim.text)),
     }
 }
 
 fn epoch(tx: &Transaction<'_>, row: &MachineRow, hello: &Hello) -> Option<Claim> {
     let (theirs, ours) = (hello.epoch, tx.meta.epoch);
     (theirs > ours).then(|| Claim {
+        number: Number::Epoch,
         text: format!("{} has seen epoch {theirs}, this one is {ours}", row.name),
         shown: Some((Told::Epoch(theirs), theirs, hello.epoch_code)),
         of_former_ledger: false,
@@ -96,7 +115,7 @@ fn list(row: &MachineRow, hello: &Hello) -> Option<Claim> {
         let told = Told::List { epoch: list.epoch, generation: theirs, digest: list.digest };
         (told, list.epoch, list.code)
     });
-    Some(Claim { text, shown, of_former_ledger: false })
+    Some(Claim { number: Number::Generation, text, shown, of_former_ledger: false })
 }
 
 fn acked(row: &MachineRow, hello: &Hello) -> Option<Claim> {
@@ -107,7 +126,8 @@ fn acked(row: &MachineRow, hello: &Hello) -> Option<Claim> {
         true => format!("{} had event {theirs} of ledger {} acknowledged", row.name, hello.ledger_id),
         false => format!("{} had event {theirs} acknowledged, the store has {ours}", row.name),
     };
-    (theirs > ours).then(|| Claim { text: text(), shown: shown_ack(hello), of_former_ledger })
+    let number = Number::Acked;
+    (theirs > ours).then(|| Claim { number, text: text(), shown: shown_ack(hello), of_former_ledger })
 }
 
 fn shown_ack(hello: &Hello) -> Option<(Told, Epoch, AuthCode)> {
@@ -127,8 +147,11 @@ fn recorded(row: &MachineRow, hello: &Hello) -> Seq {
     row.ledger.filter(|(ledger, _)| *ledger == hello.ledger_id).map_or(Seq(0), |(_, seq)| seq)
 }
 
-/// Removes the unproven numbers from a Hello.
-pub(super) fn leave_out_claims(row: &MachineRow, hello: &mut Hello) {
-    hello.generation = hello.generation.min(row.assigned.generation);
-    hello.acked_seq = hello.acked_seq.min(recorded(row, hello));
+/// Takes an unproven number out of a Hello.
+fn leave_out(tx: &Transaction<'_>, row: &MachineRow, hello: &mut Hello, number: Number) {
+    match number {
+        Number::Epoch => hello.epoch = hello.epoch.min(tx.meta.epoch),
+        Number::Generation => hello.generation = hello.generation.min(row.assigned.generation),
+        Number::Acked => hello.acked_seq = hello.acked_seq.min(recorded(row, hello)),
+    }
 }

@@ -130,11 +130,18 @@ fn outcome(view: &MachineView<'_>, planted_bug: bool) -> Option<Step> {
         return Some(Step::Ready { machine });
     }
     let first_deploy_of_worker = view.row.spec.machine_type == MachineType::Worker && !view.ready_once();
-    // A machine that is removed without a turn gets no permit any more, and others may have to be deployed first.
-    let outside_update = view.row.removal.is_none() || view.update().is_none();
-    let needs_update = outside_update && view.is_withheld() && maintenance::nothing_runs(view).is_ok();
+    let needs_update = view.row.removal.is_none() && view.is_withheld() && maintenance::nothing_runs(view).is_ok();
+    let needs_update = needs_update || is_leaving_idly(view);
     let frees = (first_deploy_of_worker && view.has_given_up()) || needs_update || planted_bug;
     frees.then_some(Step::FreeSlot { machine })
+}
+
+/// Is this a deployed control machine that is removed without a turn, and does nothing any more? It is removed once
+/// every other is deployed, and a replaced one needs the slot for that.
+fn is_leaving_idly(view: &MachineView<'_>) -> bool {
+    let deployed = view.row.spec.machine_type == MachineType::Control && view.ready_once();
+    let leaves = view.is_let_go() && view.update().is_none();
+    deployed && leaves && view.is_withheld() && maintenance::nothing_runs(view).is_ok()
 }
 
 /// Has it completed its prepare items, with the stage still open? Its wait afterwards is outside that stage.

@@ -352,6 +352,27 @@ fn proof_from_before_a_recovery_is_none() {
     assert_eq!(fleet.core.facts().live.older_than_fleet(), None);
 }
 
+/// During a recovery, one proven number makes no other number of the same Hello true.
+#[test]
+fn proven_number_vouches_for_no_other() {
+    let check = |case: &str, change: fn(&mut Hello)| {
+        let mut fleet = Fleet::of(2, 0).reported().prepared();
+        let hello = Hello { generation: Generation(9), acked_seq: Seq(90), ..fleet.greeting("control-1") };
+        let mut hello = fleet.proven("control-1", hello);
+        change(&mut hello);
+        fleet.recover_from(fleet.store.clone());
+        fleet.hello("control-1", hello).expect("greeted");
+        let facts = fleet.core.facts();
+        assert_eq!((facts.live.older_than_fleet(), facts.meta.fleet_epoch), (None, Epoch(0)), "{case}");
+        assert_eq!(fleet.why("control-1").as_deref(), Some("UnprovenLedger"), "{case}");
+        assert!(fleet.row("control-1").assigned.generation < Generation(99), "{case}");
+        assert!(fleet.row("control-1").ledger.is_none_or(|(_, seq)| seq < Seq(99)), "{case}");
+    };
+    check("epoch", |hello| hello.epoch = Epoch(u64::MAX));
+    check("generation", |hello| hello.generation = Generation(99));
+    check("acknowledged", |hello| hello.acked_seq = Seq(99));
+}
+
 /// The copy is older by exactly one list: its next list has the number of the agent's list, with other content.
 #[test]
 fn other_list_of_the_same_number_shows_an_old_store() {
