@@ -8,9 +8,11 @@ use std::{
     sync::Arc,
 };
 
-use muster_agent::attempt::record::AttemptKey;
+use muster_agent::{attempt::record::AttemptKey, core::GOODBYE_MS_MAX};
 use muster_coordinator::facts::{DesiredState, Facts, LockKey, MachineRow, Stage, UpdateKind};
-use muster_proto::model::{AssignedItem, LockState, MachineId, MachineName, MachineType, Now, Phase, Scope, SwarmId};
+use muster_proto::model::{
+    AssignedItem, LockState, MachineId, MachineName, MachineType, Now, Phase, RunnerKind, Scope, SwarmId,
+};
 
 use super::{Checked, Watcher, record::own, swarm::Listed};
 use crate::sim::{controllers::Guards, machine::Machine, manifest};
@@ -313,13 +315,15 @@ impl Watcher {
             };
         };
         let age = self.seen.received.get(&(machine.id, permit.number)).map(|received| at - received);
-        if age.is_none_or(|age| age >= PERMIT_MS) {
+        // A reboot begins under its permit, and then waits for the coordinator to hear of it.
+        let goodbye_ms = if item.runner == RunnerKind::Reboot.as_str() { GOODBYE_MS_MAX } else { 0 };
+        if age.is_none_or(|age| age >= PERMIT_MS + goodbye_ms) {
             return Err(
                 self.violation("4", format!("{}: {key} started {age:?} ms after its permit came", machine.name))
             );
         }
         let given = self.seen.given.get(&(machine.id, permit.number));
-        if let Some(age) = given.map(|given| at - given).filter(|age| *age >= ALLOWED_MS) {
+        if let Some(age) = given.map(|given| at - given).filter(|age| *age >= ALLOWED_MS + goodbye_ms) {
             let detail = format!("{}: {key} started {age} ms after its permit was given", machine.name);
             return Err(self.violation("4", detail));
         }
