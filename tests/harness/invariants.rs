@@ -4,7 +4,7 @@
 mod groups;
 mod hooks;
 mod kubernetes;
-mod maintenance;
+pub(crate) mod maintenance;
 mod memory;
 mod outcomes;
 mod record;

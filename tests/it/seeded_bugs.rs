@@ -155,15 +155,18 @@ macro_rules! kubernetes_bugs {
 kubernetes_bugs! {
     accepted_is_gone: "accepted-is-gone" by "pods", last at 2;
     believe_another_cluster: "believe-another-cluster" by "node" | "pods", last at 15;
+    cordon_against_operator: "cordon-against-operator" by "cordon", last at 592;
     cordon_over_shared_budget: "cordon-over-shared-budget" by "shared", last at 32;
     cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 32;
     evict_daemon_set_pods: "evict-daemon-set-pods" by "eviction", last at 1;
-    evict_without_uid: "evict-without-uid" by "shared" | "eviction", last at 15;
+    evict_without_uid: "evict-without-uid" by "shared" | "eviction", last at 60;
     evict_before_cordon: "evict-before-cordon" by "eviction", last at 9;
     evicted_is_back: "evicted-is-back" by "shared", last at 15;
+    ignore_api_servers: "ignore-api-servers" by "controls", last at 143;
     ignore_keep_cordoned: "ignore-keep-cordoned" by "cordon", last at 18;
     ignore_volumes: "ignore-volumes" by "pods", last at 15;
     leave_cordoned: "leave-cordoned" by "cordon", last at 1;
+    list_before_cordon: "list-before-cordon" by "pods", last at 179;
     no_settle_after_cordon: "no-settle-after-cordon" by "cordon", last at 57;
     no_preflight: "no-preflight" by "undrainable", last at 8;
     swarm_before_kubernetes: "swarm-before-kubernetes" by "order", last at 19;

@@ -54,7 +54,8 @@ pub(super) fn needs_operator(snapshot: &ClusterSnapshot<'_>) -> bool {
     let works = |view: &MachineView<'_>| view.in_flight() && !waits_long_for_inputs(snapshot, view) && !stands(view);
     // After `recover` only a person knows the outcome on these machines, and everything waits for that decision.
     let doubted = |view: &MachineView<'_>| view.row.needs_review && !view.row.revoked;
-    let at_work = |view: &MachineView<'_>| view.connected() && recovery::running(view).is_some();
+    let heard = |view: &MachineView<'_>| view.connected() && blocked::silent(view).is_none();
+    let at_work = |view: &MachineView<'_>| heard(view) && recovery::running(view).is_some();
     if snapshot.facts.meta.recovering && snapshot.machines.iter().any(doubted) && !targets(snapshot).any(at_work) {
         return true;
     }

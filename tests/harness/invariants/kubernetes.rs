@@ -11,6 +11,14 @@ impl Watcher {
         left.map_or(Ok(()), |left| Err(self.violation("pods", format!("{name} is disturbed, and {left}"))))
     }
 
+    /// `controls`: rule 1. A control machine is disturbed only while the kubelet and the API server of every other are
+    /// ready.
+    pub fn controls_are_ready(&self, name: &MachineName, lacking: Option<String>) -> Checked {
+        let violation =
+            |other| self.violation("controls", format!("{name} is disturbed, and the API server of {other} is down"));
+        lacking.map_or(Ok(()), |other| Err(violation(other)))
+    }
+
     /// `order`: a Swarm node is drained after the machine's Kubernetes node.
     pub fn drained_out_of_order(&self, node: &str, left: &str) -> Violation {
         self.violation("order", format!("the Swarm node of {node} is drained, and {left}"))

@@ -40,7 +40,7 @@ fn out(facts: &Facts) -> impl Iterator<Item = &MachineRow> {
 }
 
 /// Has an operator accepted control plane downtime for the maintenance or removal of this machine?
-pub(super) fn accepts(row: &MachineRow) -> bool {
+pub(crate) fn accepts(row: &MachineRow) -> bool {
     let maintenance = row.update.as_ref().and_then(|mine| mine.maintenance);
     maintenance.is_some_and(|row| row.accept_control_plane_downtime)
         || row.removal.as_ref().is_some_and(|row| row.accept_control_plane_downtime)

@@ -38,6 +38,8 @@ const LATE_MS: u64 = 60_000;
 const LATE_CORDONS_PERMILLE: u64 = 300;
 /// The same of the ends of cordons.
 const LATE_PERMILLE: u64 = 80;
+/// Permille of cordons just before which another pod is bound to the node, while there are faults.
+const BINDS_PERMILLE: u64 = 200;
 /// Permille of questions or answers that are lost while there are faults.
 const LOST_PERMILLE: u64 = 20;
 /// Permille of requests that a busy API server rejects while there are faults.
@@ -148,6 +150,8 @@ impl SimKubernetes {
         let Some(node) = self.cluster.nodes.iter_mut().find(|node| node.index == index) else { return };
         let before = (node.ready, node.boot_id.clone(), node.addresses.clone());
         report(node, up, (machine.boot_id(), addresses), takes_ms, at);
+        let lacks = !node.ready || node.api_down_until > at;
+        node.lacking_since = lacks.then(|| node.lacking_since.unwrap_or(at));
         if before != (node.ready, node.boot_id.clone(), node.addresses.clone()) {
             node.version = version;
             (0..self.cluster.apps.len()).for_each(|n| self.cluster.touch(n));
@@ -173,10 +177,16 @@ fn report(node: &mut Node, up: bool, (boot_id, addresses): (String, Vec<IpAddr>)
     }
 }
 
-/// What control machines lack: their nodes are to be Ready. An API server is as ready as its node.
+/// What control machines lack: their nodes are to be Ready, and their API servers.
 fn control_plane(cluster: &Cluster, cluster_uid: String, servers: &[ControlServer]) -> KubernetesReply {
-    let ready = |server: &ControlServer| cluster.nodes.iter().any(|node| node.name == server.hostname && node.ready);
-    let lacks = |server: &ControlServer| (!ready(server)).then(|| "its node is not Ready".to_owned());
+    let lacks = |server: &ControlServer| {
+        let node = cluster.nodes.iter().find(|node| node.name == server.hostname);
+        match node.filter(|node| node.ready) {
+            None => Some("its node is not Ready".to_owned()),
+            Some(node) if node.api_down_until > cluster.at => Some("/readyz answers 500".to_owned()),
+            Some(_) => None,
+        }
+    };
     KubernetesReply::ControlPlane {
         cluster_uid,
         servers: servers.iter().map(|server| ControlState { server: server.clone(), lacks: lacks(server) }).collect(),
@@ -334,6 +344,9 @@ impl World {
             }
             KubernetesOp::Load { node } => Ok(KubernetesReply::Load { cluster_uid, load: cluster.load(node) }),
             KubernetesOp::Cordon { node, drained_for } => {
+                if self.chaos && kubernetes.dice.permille(BINDS_PERMILLE) {
+                    cluster.bind_another(&node.uid);
+                }
                 let done = cluster.cordon(node, drained_for);
                 if let Some(node) = cluster.nodes.iter_mut().find(|known| known.uid == node.uid && done.is_ok()) {
                     node.cordoned_for = call.id;

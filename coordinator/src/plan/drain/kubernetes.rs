@@ -167,7 +167,7 @@ fn target(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Kube
     }
 }
 
-/// Rule 4, its Kubernetes: did a list of pods made a moment ago, after the last eviction, show none that has to leave?
+/// Rule 4, its Kubernetes: did a list of pods made a moment ago, after the cordon, show none that has to leave?
 fn drained(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
     let wanted = Kubernetes.is_wanted(snapshot, view);
     let Some(spec) = spec(snapshot).filter(|_| wanted) else { return Ok(()) };
@@ -206,19 +206,19 @@ fn drained(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(),
     control_plane::keeps_going(snapshot, view, look)?;
     let recent = snapshot.now.mono_ms.saturating_sub(look.listed_mono_ms) < FRESH_MS;
     let listed = look.load.as_ref().filter(|_| recent);
-    match listed.filter(|seen| is_listed_since(look, uid, seen.at_mono_ms)) {
+    match listed.filter(|seen| is_listed_since_cordon(look, uid, seen.at_mono_ms)) {
         Some(_) if is_fresh(snapshot, &seen) => Ok(()),
         _ => Err(unanswered(look, "the pods on its Kubernetes node are being looked at")),
     }
 }
 
-/// Was a list of pods asked for after the last eviction was answered, and after the node was seen unschedulable?
-fn is_listed_since(look: &KubernetesObservation, uid: &str, at_mono_ms: u64) -> bool {
-    let since_eviction = look.load_number > look.evicted_number;
+/// Was a list of pods asked for after the node was seen unschedulable, and no pod could be bound to it any more? A list
+/// from before the last eviction has that pod in it.
+fn is_listed_since_cordon(look: &KubernetesObservation, uid: &str, at_mono_ms: u64) -> bool {
     let cordoned = look.unschedulable.get(uid);
     let since_cordon = cordoned.is_some_and(|cordoned| at_mono_ms >= cordoned.saturating_add(BIND_MS));
-    // Seeded bugs: a list from before the last eviction, or from before the cordon, proves the drain.
-    (since_eviction || seeded_bug("list-before-eviction")) && (since_cordon || seeded_bug("list-before-cordon"))
+    // Seeded bug: a list from before the cordon proves the drain.
+    since_cordon || seeded_bug("list-before-cordon")
 }
 
 /// Why its node is not cordoned yet. None: it is about to be.

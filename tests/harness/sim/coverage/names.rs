@@ -94,6 +94,7 @@ pub const REQUIRED: &[&str] = &[
     "a question to Kubernetes had no answer",
     "a right was missing for a while",
     "an API server was unreachable",
+    "the API server of one machine was not ready",
     "an eviction was accepted",
     "an operator cordoned a node",
     "an operator uncordoned a node",

@@ -10,13 +10,16 @@ use muster_coordinator::{
         kubernetes::{KubernetesOp, NodeRef},
     },
 };
-use muster_proto::model::{MachineName, SwarmId};
+use muster_proto::model::{MachineName, MachineType, SwarmId};
 
 use super::{
     Call, World,
     cluster::{Cluster, Node, Owner, Pod},
 };
-use crate::{invariants::Violation, sim::manifest};
+use crate::{
+    invariants::{Violation, maintenance::accepts},
+    sim::manifest,
+};
 
 /// Maximum age of what the coordinator relies on when it decides.
 const SEEN_AGO_MS: u64 = 11_000;
@@ -115,6 +118,7 @@ impl World {
             let leaves = row.update.as_ref().and_then(|mine| mine.maintenance?.since_ms) == Some(now_ms);
             if permitted.is_some() || leaves {
                 self.watcher.pods_have_left(&row.name, kubernetes.cluster.in_the_way(node, SEEN_AGO_MS))?;
+                self.watcher.controls_are_ready(&row.name, self.lacking_control(facts, row))?;
             }
             let disruptive = row.update.as_ref().is_some_and(|mine| mine.disruptive);
             if disruptive && requests.contains(&row.name) && !kubernetes.seen.requests.contains(&row.name) {
@@ -125,6 +129,27 @@ impl World {
             (kubernetes.seen.permits, kubernetes.seen.requests) = (permits, requests);
         }
         self.kubernetes_nodes_are_given_back()
+    }
+
+    /// Another control machine whose kubelet or API server has not been ready for long enough to be known.
+    fn lacking_control(&self, facts: &Facts, row: &MachineRow) -> Option<String> {
+        let cluster = &self.kubernetes.as_ref()?.cluster;
+        let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name)?.update.as_ref());
+        let accepted = rollout.is_some_and(|update| update.accept_control_plane_downtime) || accepts(row);
+        if accepted || row.removal.is_some() || row.spec.machine_type != MachineType::Control {
+            return None;
+        }
+        let counts = |other: &MachineRow| {
+            let deployed = other.ready_at.is_some() && !other.revoked && other.removal.is_none();
+            deployed && other.name != row.name && other.spec.machine_type == MachineType::Control
+        };
+        let lacks = |node: &&Node| node.lacking_since.is_some_and(|since| since + SEEN_AGO_MS < self.at);
+        let known = |node: &&Node| node.made_at + SEEN_AGO_MS < self.at && !node.touched;
+        let found = cluster.nodes.iter().filter(known).filter(lacks).find(|node| {
+            let machine = self.machines.get(node.index).and_then(|machine| facts.by_id(machine.id));
+            machine.is_some_and(|machine| counts(machine))
+        });
+        found.map(|node| node.name.clone())
     }
 
     /// No machine is requested or cordoned while a pod on it can never leave.

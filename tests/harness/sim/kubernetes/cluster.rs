@@ -17,6 +17,8 @@ use crate::rng::Rng;
 const DISRUPTED_MS: u64 = 120_000;
 /// Interval between two tries to schedule a pod, in milliseconds.
 const RESCHEDULE_MS: u64 = 3_000;
+/// Replicas up to which an application grows.
+const GROWS_TO: u32 = 6;
 /// The namespace of all applications.
 pub(crate) const NAMESPACE: &str = "shop";
 
@@ -69,6 +71,10 @@ pub(crate) struct Node {
     pub(crate) down_since: Option<u64>,
     /// When its kubelet reports after a boot.
     pub(crate) back_at: Option<u64>,
+    /// Until when the API server on it is not ready.
+    pub(crate) api_down_until: u64,
+    /// Since when its kubelet or its API server is not ready.
+    pub(crate) lacking_since: Option<u64>,
     /// Volumes of pods that have ended, each with the time of its detachment.
     pub(crate) detaching: Vec<(String, u64)>,
     /// Since when a pod on it can never leave.
@@ -497,6 +503,8 @@ impl Cluster {
             made_at: at,
             down_since: None,
             back_at: None,
+            api_down_until: 0,
+            lacking_since: None,
             detaching: Vec::new(),
             undrainable_since: None,
         });
@@ -507,6 +515,17 @@ impl Cluster {
             self.create(owner, name, false);
             self.bind_newest(&uid);
         }
+    }
+
+    /// An application grows by a pod that is bound to a node: right before its cordon, unnoticed by anybody.
+    pub(crate) fn bind_another(&mut self, node: &str) {
+        let n = self.apps.iter().position(|app| app.label.is_empty() && app.replicas < GROWS_TO);
+        let Some((n, app)) = n.and_then(|n| Some((n, self.apps.get_mut(n)?))) else { return };
+        app.replicas += 1;
+        let name = format!("{}-{}", app.name, app.replicas + GROWS_TO);
+        self.create(Owner::App(n), name, false);
+        self.bind_newest(node);
+        self.touch(n);
     }
 
     /// Binds the newest pod to a node.

@@ -33,9 +33,15 @@ impl World {
         });
         let trouble = &mut kubernetes.trouble;
         let counted = match what {
-            0 | 1 => {
+            0 => {
                 trouble.down_until = at + for_ms;
                 "an API server was unreachable"
+            }
+            1 => {
+                if let Some(node) = kubernetes.cluster.nodes.get_mut(place) {
+                    node.api_down_until = at + 2 * for_ms;
+                }
+                "the API server of one machine was not ready"
             }
             2 => {
                 trouble.unauthorized_until = at + for_ms;
@@ -135,7 +141,7 @@ impl World {
         kubernetes.trouble = super::Trouble::default();
         kubernetes.absent_until.clear();
         for node in &mut kubernetes.cluster.nodes {
-            node.back_at = None;
+            (node.back_at, node.api_down_until) = (None, 0);
         }
     }
 

@@ -7,7 +7,7 @@ use muster_proto::{
 
 use super::{
     BIND_MS, FRESH_MS, SETTLE_MS, UNDRAINABLE_MS, aim, control_plane, drained_for, eviction, fresh, identity, is_fresh,
-    is_listed_since, is_ours, keeps_cordon, look, may_uncordon, preflight, recorded, row, spec, unsettled_until,
+    is_listed_since_cordon, is_ours, keeps_cordon, look, may_uncordon, preflight, recorded, row, spec, unsettled_until,
 };
 use crate::{
     facts::{
@@ -185,7 +185,7 @@ fn drain(
     let bound = look.unschedulable.get(&node.object.uid).map_or(u64::MAX, |cordoned| cordoned.saturating_add(BIND_MS));
     let due = if left || !pods.is_empty() {
         age >= LOOK_EVERY_MS || !since_eviction
-    } else if is_listed_since(look, &node.object.uid, seen.at_mono_ms) {
+    } else if is_listed_since_cordon(look, &node.object.uid, seen.at_mono_ms) {
         age >= REFRESH_MS
     } else {
         now >= bound
