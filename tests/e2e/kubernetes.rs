@@ -23,22 +23,7 @@ const MACHINES: [&str; 6] = ["control-1", "control-2", "control-3", "worker-1", 
 /// The rights of packaging/kubernetes/rbac.yaml.
 fn rights() -> Result<Vec<Rule>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/rbac.yaml");
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(path)?)?;
-    let role = documents.iter().find(|document| document["kind"] == "ClusterRole").context("a ClusterRole")?;
-    let rules = role["rules"].as_array().context("rules")?.iter().map(|rule| {
-        let texts = |name: &str| -> Vec<String> {
-            let values = rule[name].as_array().into_iter().flatten();
-            values.filter_map(|value| value.as_str().map(str::to_owned)).collect()
-        };
-        Rule {
-            api_groups: texts("apiGroups"),
-            resources: texts("resources"),
-            verbs: texts("verbs"),
-            resource_names: texts("resourceNames"),
-            ..Rule::default()
-        }
-    });
-    Ok(rules.collect())
+    Rule::of_cluster_roles(&fs::read_to_string(path)?)
 }
 
 fn boot_id(machine: usize) -> String {

@@ -1,8 +1,9 @@
 //! Bearer tokens, users, and role-based access control.
 
-use serde_json::json;
+use anyhow::Result;
+use serde_json::{Value, json};
 
-use super::{failure::Failure, kinds::Kind};
+use super::{failure::Failure, kinds::Kind, objects::list};
 
 /// Rights that a token has.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +31,25 @@ impl Rule {
     /// Right to read paths that are no resources.
     pub fn paths(paths: &[&str]) -> Self {
         Self { non_resource_urls: owned(paths), verbs: owned(&["get"]), ..Self::default() }
+    }
+
+    /// Rights of the ClusterRoles in a YAML file, such as `kubectl apply` takes.
+    pub fn of_cluster_roles(yaml: &str) -> Result<Vec<Self>> {
+        let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
+        let roles = documents.iter().filter(|document| document["kind"] == "ClusterRole");
+        Ok(roles.flat_map(|role| list(role, "/rules")).map(Self::of_rule).collect())
+    }
+
+    fn of_rule(rule: &Value) -> Self {
+        let texts = |pointer: &str| list(rule, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        Self {
+            api_groups: texts("/apiGroups"),
+            resources: texts("/resources"),
+            verbs: texts("/verbs"),
+            resource_names: texts("/resourceNames"),
+            namespaces: Vec::new(),
+            non_resource_urls: texts("/nonResourceURLs"),
+        }
     }
 
     /// Every right.
