@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Wanted, layout::Layout, shell::Line};
+use super::{Wanted, drains::Report, kubernetes, layout::Layout, shell::Line};
 
 /// Timeout for a process to start and answer.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -37,6 +37,8 @@ pub(super) struct DemoFleet<'a> {
     agents: BTreeMap<String, Child>,
     /// Controller for the update.
     controller: Option<Child>,
+    /// Kubernetes under the update.
+    kubernetes: Option<Child>,
 }
 
 impl<'a> DemoFleet<'a> {
@@ -44,10 +46,16 @@ impl<'a> DemoFleet<'a> {
     pub(super) async fn start(layout: &'a Layout, wanted: Wanted) -> Result<Self, Failure> {
         let [(address, port), (files_address, files_port)] = free_addresses()?;
         run(&layout.write_inputs(wanted, &format!("http://{files_address}/"))).await?;
+        if wanted.kubernetes {
+            terminal::print(
+                "# Each agent gets a hostname and a boot id of its own. May this user make such namespaces?",
+            )?;
+            run(&layout.check_host("control-1")).await?;
+        }
         run(&layout.init(&address)).await?;
         let coordinator = background(&layout.run_coordinator(&address))?;
         let (agents, _ports) = (BTreeMap::new(), [port, files_port]);
-        let mut fleet = Self { layout, address, _ports, coordinator, agents, controller: None };
+        let mut fleet = Self { layout, address, _ports, coordinator, agents, controller: None, kubernetes: None };
         terminal::print(&layout.wait_for_coordinator().line())?;
         fleet.coordinator_answers().await?;
         run(&layout.apply()).await?;
@@ -133,6 +141,21 @@ impl<'a> DemoFleet<'a> {
     /// Make the toy controller part of the fleet.
     pub(super) fn keep(&mut self, controller: Child) {
         self.controller = Some(controller);
+    }
+
+    /// Start the toy Kubernetes on these machines, and wait until its pods are Ready.
+    pub(super) async fn start_kubernetes(&mut self, machines: &[String]) -> Result<(), Failure> {
+        self.kubernetes = Some(background(&self.layout.run_kubernetes(machines))?);
+        let ready = run(&self.layout.wait_for_kubernetes()).await;
+        ready.map_err(|failure| with_log(self.layout, "kubernetes", failure.line()))
+    }
+
+    /// What happened in the toy Kubernetes, if it runs.
+    pub(super) async fn kubernetes_report(&self) -> Result<Option<Report>, Failure> {
+        match &self.kubernetes {
+            Some(process) => kubernetes::report(process, &self.layout.kubernetes_report()).await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 

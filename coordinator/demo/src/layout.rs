@@ -10,7 +10,7 @@ use std::{
 use musterctl::{errors::Failure, terminal};
 
 use super::{
-    CLUSTER, CONTROLLER, Wanted,
+    CLUSTER, CONTROLLER, Wanted, kubernetes,
     mark::Mark,
     shell::{Line, quote_path},
 };
@@ -18,6 +18,8 @@ use super::{
 /// Timeout for writing the manifests, and forevery MiB of the artifact.
 const WRITE_MAX: Duration = Duration::from_secs(30);
 const WRITE_MAX_PER_MIB: Duration = Duration::from_millis(100);
+/// Timeout for the toy Kubernetes to start its pods; below that of a command.
+const KUBERNETES_MAX: Duration = Duration::from_secs(50);
 
 /// Name of the artifact's file.
 pub(super) const ARTIFACT: &str = "artifact.bin";
@@ -28,6 +30,8 @@ pub(super) struct Layout {
     pub(super) dir: PathBuf,
     /// We created it under a generated name, so we may remove it.
     ours: bool,
+    /// Does each agent run on a host of its own, as far as hostname and boot id tell?
+    own_hosts: bool,
     /// Mark of the demo, in the environment of its processes.
     pub(super) mark: Mark,
     /// This program.
@@ -39,7 +43,7 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Find the programs and create the directory.
-    pub(super) fn make(dir: Option<&Path>) -> Result<Self, Failure> {
+    pub(super) fn make(dir: Option<&Path>, own_hosts: bool) -> Result<Self, Failure> {
         let demo = env::current_exe()
             .and_then(fs::canonicalize)
             .map_err(|source| Failure::failed("cannot find this program's own file").because(source))?;
@@ -48,7 +52,7 @@ impl Layout {
             Some(dir) => (empty_dir(dir)?, false),
             None => (new_dir()?, true),
         };
-        Ok(Self { dir, ours, mark: Mark::given_or_new(), demo, musterctl, coordinator, agent })
+        Ok(Self { dir, ours, own_hosts, mark: Mark::given_or_new(), demo, musterctl, coordinator, agent })
     }
 
     pub(super) fn config(&self) -> PathBuf {
@@ -71,6 +75,31 @@ impl Layout {
     /// Credentials of the toy controller.
     fn controller_config(&self) -> PathBuf {
         self.dir.join("controller.toml")
+    }
+
+    /// The script that gives an agent a host of its own.
+    pub(super) fn as_host(&self) -> PathBuf {
+        self.dir.join("as-host")
+    }
+
+    /// Boot ids of these hosts, a file each.
+    pub(super) fn boot_ids(&self) -> PathBuf {
+        self.dir.join("boot-ids")
+    }
+
+    /// Credentials for Muster in the toy Kubernetes.
+    fn kubeconfig(&self) -> PathBuf {
+        self.dir.join(kubernetes::KUBECONFIG)
+    }
+
+    /// Credentials for people there.
+    pub(super) fn admin_kubeconfig(&self) -> PathBuf {
+        self.dir.join(kubernetes::ADMIN_KUBECONFIG)
+    }
+
+    /// What happened in the toy Kubernetes.
+    pub(super) fn kubernetes_report(&self) -> PathBuf {
+        self.dir.join(kubernetes::REPORT)
     }
 
     fn artifacts(&self) -> PathBuf {
@@ -114,8 +143,9 @@ impl Layout {
         let line = line.pair("--seconds-per-item", &wanted.seconds_per_item.to_string());
         let line = line.pair("--artifact-mib", &wanted.artifact_mib.to_string());
         let line = line.within(WRITE_MAX + WRITE_MAX_PER_MIB * wanted.artifact_mib);
+        let update = if wanted.kubernetes { "--kubernetes" } else { "--update" };
         match wanted.update_width {
-            Some(width) => line.arg("--update").pair("--upgrade-width", &width.to_string()),
+            Some(width) => line.arg(update).pair("--upgrade-width", &width.to_string()),
             None => line,
         }
     }
@@ -163,6 +193,22 @@ impl Layout {
         line.path("--effects", &self.effects()).into_background(&self.log("controller"))
     }
 
+    pub(super) fn run_kubernetes(&self, machines: &[String]) -> Line {
+        let line = self.line(&self.demo).arg("toy-kubernetes").path("--dir", &self.dir);
+        line.pair("--machines", &machines.join(",")).into_background(&self.log("kubernetes"))
+    }
+
+    /// The toy Kubernetes writes the kubeconfig once its pods are Ready.
+    pub(super) fn wait_for_kubernetes(&self) -> Line {
+        let line = Line::new(Path::new("timeout")).arg(&KUBERNETES_MAX.as_secs().to_string());
+        line.arg("sh").arg("-c").arg(r#"until test -e "$0"; do sleep 0.1; done"#).arg_path(&self.kubeconfig())
+    }
+
+    pub(super) fn create_kubeconfig_secret(&self) -> Line {
+        let line = self.ctl().arg("secret").arg("create").arg("kubeconfig").pair("--cluster", CLUSTER);
+        line.path("--from-file", &self.kubeconfig())
+    }
+
     pub(super) fn plan(&self, wanted: Wanted) -> Line {
         accepting(self.ctl().arg("plan").arg(CLUSTER), wanted)
     }
@@ -185,8 +231,17 @@ impl Layout {
     }
 
     pub(super) fn run_agent(&self, machine: &str) -> Line {
-        let line = self.line(&self.agent).arg("run").path("--state-dir", &self.state(machine));
-        line.into_background(&self.log(machine))
+        let line = if self.own_hosts { self.on_host(machine).arg_path(&self.agent) } else { self.line(&self.agent) };
+        line.arg("run").path("--state-dir", &self.state(machine)).into_background(&self.log(machine))
+    }
+
+    fn on_host(&self, machine: &str) -> Line {
+        self.line(Path::new("sh")).arg_path(&self.as_host()).arg(machine)
+    }
+
+    /// A command that does nothing on a machine's host: it fails where the user may not make hosts.
+    pub(super) fn check_host(&self, machine: &str) -> Line {
+        self.on_host(machine).arg("true")
     }
 
     pub(super) fn watch(&self) -> Line {
@@ -311,6 +366,7 @@ impl Layout {
         Self {
             dir: dir.into(),
             ours: false,
+            own_hosts: false,
             mark: Mark::given_or_new(),
             demo: program("muster-demo"),
             musterctl: program("musterctl"),
@@ -356,7 +412,9 @@ mod tests {
     fn downtime_is_accepted_where_there_is_some() {
         let layout = Layout::nowhere("/tmp/d");
         for (control, accepted) in [(1, true), (2, true), (3, false)] {
-            let wanted = Wanted { control, workers: 0, seconds_per_item: 0.0, artifact_mib: 0, update_width: Some(1) };
+            let update_width = Some(1);
+            let wanted =
+                Wanted { control, workers: 0, seconds_per_item: 0.0, artifact_mib: 0, update_width, kubernetes: false };
             for line in [layout.plan(wanted), layout.update(wanted)] {
                 let line = line.line();
                 assert_eq!(line.contains(" --accept-control-plane-downtime"), accepted, "{control}: {line}");

@@ -6,8 +6,11 @@
 //! `effects.log`, which the items themselves write.
 
 mod crash;
+mod drains;
 mod effects;
 mod fleet;
+mod hosts;
+mod kubernetes;
 mod layout;
 mod manifest;
 mod mark;
@@ -53,6 +56,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(180);
 const CONTROLS_TO_MISS_ONE: u32 = 3;
 /// Most machines of one type: the demo runs on one computer.
 const MACHINES_MAX: i64 = 200;
+/// Fewest workers of a Kubernetes: the pods of one move to another.
+const WORKERS_FOR_PODS: u32 = 2;
 
 /// See a fleet deploy itself, on this computer alone
 ///
@@ -65,12 +70,14 @@ const MACHINES_MAX: i64 = 200;
     bin_name = "musterctl demo",
     version,
     args_conflicts_with_subcommands = true,
+    group = clap::ArgGroup::new("updates").args(["update", "kubernetes"]).multiple(true),
     after_help = "\
 Examples:
   musterctl demo
   musterctl demo --crash                     coordinator and an agent are killed on the way
   musterctl demo --control 3 --workers 60 --seconds-per-item 2 --artifact-mib 1
   musterctl demo --update --upgrade-width 2  and then updates it, workloads moved away machine by machine
+  musterctl demo --kubernetes                updates it under Kubernetes: pods leave each machine within their budgets
   musterctl demo --keep --dir /tmp/fleet     leave it running, to look around
   musterctl demo --stop --dir /tmp/fleet     end it
   musterctl demo --inputs-for http://10.0.0.1:8000/ --dir /tmp/fleet  only write what it starts from
@@ -109,13 +116,16 @@ struct Args {
     /// Then update the fleet: a toy controller moves workloads away from each machine and back
     #[arg(long)]
     update: bool,
+    /// Update it under Kubernetes, a toy one: nodes are cordoned and drained within budgets, and given back
+    #[arg(long)]
+    kubernetes: bool,
     /// Workers that may be without their workloads at once, in the update
     #[arg(
         long,
         allow_negative_numbers = true,
         value_name = "N",
         default_value_t = 4,
-        requires = "update",
+        requires = "updates",
         value_parser = width()
     )]
     upgrade_width: u32,
@@ -151,6 +161,8 @@ struct Args {
 enum Command {
     #[command(hide = true)]
     ToyController(toy::Args),
+    #[command(hide = true)]
+    ToyKubernetes(kubernetes::Args),
     /// Write the manual page; packaging does this
     #[command(hide = true)]
     Man {
@@ -168,6 +180,8 @@ struct Wanted {
     artifact_mib: u32,
     /// Number of workers updated at once after the deployment.
     update_width: Option<u32>,
+    /// Is that update under Kubernetes?
+    kubernetes: bool,
 }
 
 impl Wanted {
@@ -215,6 +229,7 @@ fn main() -> ExitCode {
     musterctl::to_the_end(async {
         match args.command.take() {
             Some(Command::ToyController(args)) => toy::run(args).await,
+            Some(Command::ToyKubernetes(args)) => kubernetes::run(args).await,
             Some(Command::Man { dir }) => man(&dir),
             None => run(args).await,
         }
@@ -235,16 +250,20 @@ async fn run(args: Args) -> Result<(), Failure> {
         workers: args.workers,
         seconds_per_item: args.seconds_per_item,
         artifact_mib: args.artifact_mib,
-        update_width: args.update.then_some(args.upgrade_width),
+        update_width: (args.update || args.kubernetes).then_some(args.upgrade_width),
+        kubernetes: args.kubernetes,
     };
-    let layout = Layout::make(args.dir.as_deref())?;
+    if wanted.kubernetes && wanted.workers < WORKERS_FOR_PODS {
+        return Err(Failure::bad_input("--kubernetes needs two workers or more: the pods of one move to another"));
+    }
+    let layout = Layout::make(args.dir.as_deref(), wanted.kubernetes)?;
     if let Some(base_url) = &args.inputs_for {
         layout.mark.write(&layout.dir)?;
         return manifest::write_inputs(&layout, wanted, base_url);
     }
     let told = tell(&layout, wanted, args.crash).await;
     if told.is_ok() && args.keep {
-        return say_it_stays(&layout);
+        return say_it_stays(&layout, wanted.kubernetes);
     }
     // End all processes, even if stdout is closed.
     let said = terminal::print(&layout.stop().line());
@@ -256,12 +275,17 @@ async fn run(args: Args) -> Result<(), Failure> {
     told
 }
 
-fn say_it_stays(layout: &Layout) -> Result<(), Failure> {
+fn say_it_stays(layout: &Layout, kubernetes: bool) -> Result<(), Failure> {
     let [config, musterctl] = [&layout.config(), &layout.musterctl].map(|path| shell::quote_path(path));
     terminal::print("# The fleet stays. Look around:")?;
     terminal::print(&format!("MUSTER_CONFIG={config} musterctl get machines"))?;
     terminal::print("# or, where musterctl is not on the PATH:")?;
     terminal::print(&format!("MUSTER_CONFIG={config} {musterctl} get machines"))?;
+    if kubernetes {
+        terminal::print("# and in its Kubernetes:")?;
+        let admin = shell::quote_path(&layout.admin_kubeconfig());
+        terminal::print(&format!("kubectl --kubeconfig {admin} get pods --all-namespaces -o wide"))?;
+    }
     terminal::print("# start one of its programs by hand, known to --stop as the others are, after:")?;
     terminal::print(&format!("export {}", layout.mark.assignment()))?;
     terminal::print("# and end it:")?;
@@ -293,25 +317,35 @@ async fn story(layout: &Layout, wanted: Wanted, crash: bool) -> Result<(), Failu
     terminal::print(&format!("export {}", layout.mark.assignment()))?;
     let mut fleet = DemoFleet::start(layout, wanted).await?;
     let config = Config::read(&layout.config())?;
-    terminal::print(&layout.watch().line())?;
-    let crashed = watch(&mut fleet, config.clone(), wanted, crash).await?;
-    terminal::print_all(&crashed)?;
+    let follow = Follow { workers: wanted.workers > 0, crash, time_limit: TIME_LIMIT + wanted.ideal() };
+    watch(&mut fleet, config.clone(), follow).await?;
     fleet::run(&layout.get_machines()).await?;
     summary::show(layout, wanted, began.elapsed()).await?;
     match wanted.update_width {
-        Some(width) => update::story(&mut fleet, config, wanted, width).await,
+        Some(width) => update::story(&mut fleet, config, wanted, width, crash).await,
         None => Ok(()),
     }
 }
 
-/// Show `watch` until the fleet is Ready, with the crash on the way. Return the lines about the crash that had to wait
-/// because a terminal showed bars.
-async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Wanted, crash: bool) -> Result<Vec<String>, Failure> {
+/// How to watch the fleet.
+#[derive(Clone, Copy, Debug)]
+struct Follow {
+    /// Are there workers?
+    workers: bool,
+    /// Is the coordinator killed on the way, with an agent?
+    crash: bool,
+    time_limit: Duration,
+}
+
+/// Show `watch` until the fleet is Ready, with the crash on the way. The lines about the crash wait while a terminal
+/// shows bars.
+async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Follow) -> Result<(), Failure> {
+    terminal::print(&fleet.layout().watch().line())?;
     let slow = too_slow(fleet.layout());
     let mut screen = Screen::marked(COMMENT);
     let plain = screen.is_plain();
     let mut later = Vec::new();
-    let mut crashed = !crash;
+    let mut crashed = !wanted.crash;
     let ended = {
         let say = |line: String| {
             if plain {
@@ -321,8 +355,8 @@ async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Wanted, crash:
                 Ok(())
             }
         };
-        let mut follow = pin!(timeout(TIME_LIMIT + wanted.ideal(), watch::follow(config, CLUSTER, &mut screen)));
-        let mut crashing = pin!(crash::crash(fleet, wanted.workers > 0, say));
+        let mut follow = pin!(timeout(wanted.time_limit, watch::follow(config, CLUSTER, &mut screen)));
+        let mut crashing = pin!(crash::crash(fleet, wanted.workers, say));
         loop {
             tokio::select! {
                 ended = &mut follow => break ended,
@@ -336,7 +370,7 @@ async fn watch(fleet: &mut DemoFleet<'_>, config: Config, wanted: Wanted, crash:
         return Err(Failure::failed("no item was long enough to be caught in the middle")
             .next("Longer items: musterctl demo --crash --seconds-per-item 1"));
     }
-    Ok(later)
+    terminal::print_all(&later)
 }
 
 fn too_slow(layout: &Layout) -> Failure {

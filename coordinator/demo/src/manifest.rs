@@ -11,7 +11,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use musterctl::{errors::Failure, terminal};
 
 use super::{
-    CLUSTER, CONTROLLER, Wanted,
+    CLUSTER, CONTROLLER, Wanted, hosts,
     layout::{ARTIFACT, Layout},
 };
 
@@ -38,6 +38,9 @@ effect end
 pub(super) fn write_inputs(layout: &Layout, wanted: Wanted, base_url: &str) -> Result<(), Failure> {
     layout.make_dirs()?;
     let sha256 = write_artifact(layout, wanted.artifact_mib)?;
+    if wanted.kubernetes {
+        hosts::write(layout, &wanted.names())?;
+    }
     let mut manifests = vec![(layout.manifest(), text(layout, wanted, base_url, &sha256))];
     if let Some(width) = wanted.update_width {
         manifests.push((layout.second_manifest(), second(layout, wanted, base_url, &sha256, width)));
@@ -93,7 +96,10 @@ pub(super) const SECOND: &str = "2";
 
 /// The manifest of the update: new versions of both scripts.
 fn second(layout: &Layout, wanted: Wanted, base_url: &str, sha256: &str, width: u32) -> String {
-    let settings = format!("  maxWorkerUpgradeCount: {width}\n  workloadControllers: [{CONTROLLER}]\n");
+    let mut settings = format!("  maxWorkerUpgradeCount: {width}\n  workloadControllers: [{CONTROLLER}]\n");
+    if wanted.kubernetes {
+        settings.push_str("  kubernetes:\n    kubeconfig: ${secret.kubeconfig}\n");
+    }
     release(layout, wanted, (base_url, sha256), SECOND, &settings)
 }
 
@@ -177,7 +183,14 @@ mod tests {
 
     #[test]
     fn the_manifest_is_one() {
-        let wanted = Wanted { control: 3, workers: 5, seconds_per_item: 0.5, artifact_mib: 1, update_width: None };
+        let wanted = Wanted {
+            control: 3,
+            workers: 5,
+            seconds_per_item: 0.5,
+            artifact_mib: 1,
+            update_width: None,
+            kubernetes: false,
+        };
         for dir in ["/tmp/demo", "/tmp/it's \"$HOME\" ${x}: # {a}"] {
             let text = text(&Layout::nowhere(dir), wanted, "http://127.0.0.1:1/", &"0".repeat(64));
             let source = Source { name: "manifest.yaml", text: &text };

@@ -91,6 +91,12 @@ fn in_order(stories: &[Story<'_>], found: &mut Moves) {
     }
 }
 
+/// Time in which a machine's node may be cordoned: from the end of its lock to the end of its request.
+pub(super) fn away(moves: &[Move], machine: &str) -> Option<(u64, u64)> {
+    let at = |step| Some(moves.iter().find(|line| line.machine == machine && line.step == step)?.at_ms);
+    Some((at(STEPS_BEFORE_ITEMS - 1)?, at(STEPS_BEFORE_ITEMS)?))
+}
+
 /// Time from the departure of the workloads to the end of the request.
 fn down(story: &Story<'_>) -> (u64, u64) {
     let [_, _, inactive, gone, _] = story.steps;

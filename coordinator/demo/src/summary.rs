@@ -1,10 +1,6 @@
 //! Summary of the demo: how long it took, and whether the guarantees held.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use muster_proto::{
     model::LockState,
@@ -19,6 +15,7 @@ use musterctl::{
 
 use super::{
     CLUSTER, COMMENT, DEPLOY_ITEMS, Wanted,
+    drains::{self, Report},
     effects::{self, Findings},
     layout::Layout,
     manifest::SECOND,
@@ -32,7 +29,7 @@ pub(super) async fn show(layout: &Layout, wanted: Wanted, whole: Duration) -> Re
     let findings = effects::examine(&effects, &wanted.names(), DEPLOY_ITEMS);
     terminal::print(COMMENT)?;
     print(&lines(wanted, whole, &findings, retries(layout).await?))?;
-    kept(&findings.violations, &path)
+    kept(&findings.violations, &[path])
 }
 
 fn read(layout: &Layout) -> Result<(PathBuf, String), Failure> {
@@ -46,24 +43,37 @@ fn print(lines: &[String]) -> Result<(), Failure> {
     lines.iter().try_for_each(|line| terminal::print(&format!("{COMMENT}{line}")))
 }
 
-fn kept(violations: &[String], evidence: &Path) -> Result<(), Failure> {
+fn kept(violations: &[String], evidence: &[PathBuf]) -> Result<(), Failure> {
     if violations.is_empty() {
         return Ok(());
     }
     Err(Failure::failed(format!("{} promises were broken", violations.len())).next(format!(
         "{}\nEvidence: {}",
         violations.join("\n"),
-        evidence.display()
+        evidence.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ")
     )))
 }
 
 /// Print the result of the update. A broken guarantee, or something still held, is a failure.
-pub(super) async fn show_update(layout: &Layout, wanted: Wanted, width: u32) -> Result<(), Failure> {
+pub(super) async fn show_update(
+    layout: &Layout,
+    wanted: Wanted,
+    width: u32,
+    kubernetes: Option<&Report>,
+) -> Result<(), Failure> {
     let (path, text) = read(layout)?;
     let items = effects::of_release(&effects::parse(&text).map_err(Failure::failed)?, Some(SECOND));
     let moved: Vec<_> = text.lines().filter_map(moves::parse).collect();
     let mut moves = moves::examine(&moved, &items, &wanted.names(), width);
     moves.violations.extend(left_over(layout).await?);
+    let mut evidence = vec![path];
+    let mut more = Vec::new();
+    if let Some(report) = kubernetes {
+        let drains = drains::examine(report, &moved, &items, &wanted.names());
+        more = drains::lines(report, &drains);
+        moves.violations.extend(drains.violations);
+        evidence.push(layout.kubernetes_report());
+    }
     let lines = [
         ("update", format!("{:.1} s", Duration::from_millis(moves.makespan_ms).as_secs_f64())),
         ("at once", format!("{} workers without their workloads at the peak, {width} allowed", moves.workers_at_once)),
@@ -71,8 +81,10 @@ pub(super) async fn show_update(layout: &Layout, wanted: Wanted, width: u32) -> 
     ];
     if moves.violations.is_empty() {
         print(&lines.map(|(name, value)| format!("{name:10}  {value}")))?;
+        let more: Vec<String> = more.iter().map(|(name, value)| format!("{name:10}  {value}")).collect();
+        print(&more)?;
     }
-    kept(&moves.violations, &path)
+    kept(&moves.violations, &evidence)
 }
 
 /// Requests that still exist, and locks that are still inactive.
