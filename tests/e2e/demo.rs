@@ -143,6 +143,25 @@ fn a_crash_on_the_way() -> Result<()> {
     nothing_runs(&place)
 }
 
+/// An update under the toy Kubernetes. The coordinator is killed twice, the second time while a node is cordoned. The
+/// demo itself checks what became of the pods: broken promises are a failure.
+#[test]
+fn kubernetes_budgets_hold_over_a_crash() -> Result<()> {
+    let place = Place::new()?;
+    let small = ["--workers", "3", "--upgrade-width", "2", "--artifact-mib", "1", "--seconds-per-item", "0.5"];
+    let ran = place.demo(&[&["--kubernetes", "--crash"], &small[..]].concat())?.exits(0)?;
+    assert_eq!(ran.out.matches("is in the middle: coordinator and agent are killed").count(), 2, "{}", ran.out);
+    ran.says(&[
+        "left their nodes, each by eviction from a cordoned node",
+        "shop/web    never fewer than 5 of 6 pods Ready; its budget promises 5",
+        "shop/db     never fewer than 2 of 3 pods Ready; its budget promises 2",
+        "nodes       6 cordoned in their turn and given back",
+    ])?;
+    nothing_runs(&place)?;
+    place.demo(&["--kubernetes", "--workers", "1"])?.exits(2)?.says(&["needs two workers"])?;
+    Ok(())
+}
+
 #[test]
 fn kept_and_stopped() -> Result<()> {
     let place = Place::new()?;

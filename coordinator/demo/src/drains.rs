@@ -1,6 +1,8 @@
 //! Evidence of the drains in an update, from what the toy Kubernetes was asked and what became of its pods: pods left
 //! by eviction alone, budgets held, and each node was given back.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -85,6 +87,8 @@ pub(super) struct Drains {
 const REFUSED: u16 = 429;
 /// Status of a request that lacks a right.
 const FORBIDDEN: u16 = 403;
+/// Most drains in the summary.
+const TURNS_SHOWN: usize = 8;
 
 impl Request {
     const fn is_done(&self) -> bool {
@@ -153,8 +157,8 @@ fn eviction<'r>(report: &'r Report, pod_uid: &str) -> Option<&'r Request> {
 fn budgets_held(report: &Report, violations: &mut Vec<String>) {
     let broken = report.workloads.iter().filter(|workload| workload.lowest < workload.promised);
     violations.extend(broken.map(|workload| {
-        let Workload { name, lowest, promised, .. } = workload;
-        format!("{name}: {lowest} pods were Ready at the least; its budget promises {promised}")
+        let Workload { name, wanted, lowest, promised } = workload;
+        format!("{name}: only {lowest} of {wanted} pods were Ready; its budget promises {promised}")
     }));
 }
 
@@ -228,26 +232,53 @@ fn given_back(report: &Report, machines: &[String], violations: &mut Vec<String>
 }
 
 /// The result as lines of the summary: a name, and a text for it.
-pub(super) fn lines(report: &Report, drains: &Drains) -> Vec<(String, String)> {
+pub(super) fn lines(report: &Report, drains: &Drains, machines: &[String]) -> Vec<(String, String)> {
     let refused = match drains.refused {
-        0 => "no eviction had to be tried again".to_owned(),
+        0 => "no eviction was refused".to_owned(),
         1 => "1 eviction was refused, and tried again until another pod was Ready".to_owned(),
         count => format!("{count} evictions were refused, and tried again until another pod was Ready"),
     };
     let workloads = report.workloads.iter().map(|workload| {
         let Workload { name, wanted, lowest, promised } = workload;
-        (
-            name.clone(),
-            format!("at least {lowest} of {wanted} pods Ready at every moment; its budget promises {promised}"),
-        )
+        (name.clone(), format!("never fewer than {lowest} of {wanted} pods Ready; its budget promises {promised}"))
     });
-    let pods = format!("{} moved, each by eviction and from a cordoned node", drains.evicted);
-    let nodes = format!("{} were cordoned and drained; none is cordoned or annotated now", report.nodes.len());
-    [("pods".to_owned(), pods), ("budgets".to_owned(), refused)]
+    let pods = format!("{} left their nodes, each by eviction from a cordoned node:", drains.evicted);
+    let nodes = format!("{} cordoned in their turn and given back: none is cordoned or annotated", report.nodes.len());
+    [("pods".to_owned(), pods)]
         .into_iter()
+        .chain(turns(report, machines))
+        .chain([("budgets".to_owned(), refused)])
         .chain(workloads)
         .chain([("nodes".to_owned(), nodes)])
         .collect()
+}
+
+/// The drains that moved pods, in their order.
+fn turns(report: &Report, machines: &[String]) -> Vec<(String, String)> {
+    let mut turns: Vec<(u64, String, String)> = machines.iter().filter_map(|machine| turn(report, machine)).collect();
+    turns.sort();
+    let more = turns.len().saturating_sub(TURNS_SHOWN);
+    let mut lines: Vec<_> = turns.into_iter().take(TURNS_SHOWN).map(|(_, name, text)| (name, text)).collect();
+    if more > 0 {
+        lines.push(("…".to_owned(), format!("and those of {more} more nodes")));
+    }
+    lines
+}
+
+fn turn(report: &Report, machine: &str) -> Option<(u64, String, String)> {
+    let (start, end) = *cordons(report, machine).ok()?.first()?;
+    let is_here = |uid: &str| report.pods.iter().any(|pod| pod.uid == uid && pod.node == machine);
+    let evictions =
+        report.requests.iter().filter(|request| matches!(&request.asked, Asked::Evict(uid) if is_here(uid)));
+    let (done, refused): (Vec<_>, Vec<_>) =
+        evictions.filter(|eviction| eviction.is_done() || eviction.status == REFUSED).partition(|it| it.is_done());
+    if done.is_empty() {
+        return None;
+    }
+    let seconds = Duration::from_millis(end.saturating_sub(start)).as_secs_f64();
+    let pods = if done.len() == 1 { "pod" } else { "pods" };
+    let text = format!("{} {pods}; cordoned for {seconds:.1} s; evictions refused: {}", done.len(), refused.len());
+    Some((start, machine.to_owned(), text))
 }
 
 #[cfg(test)]
@@ -298,6 +329,21 @@ mod tests {
     }
 
     #[test]
+    fn the_summary_names_pods_and_budgets() {
+        let report = good();
+        let lines = lines(&report, &found(&report), &["worker-1".to_owned()]);
+        let lines: Vec<String> = lines.iter().map(|(name, text)| format!("{name}: {text}")).collect();
+        let expected = [
+            "pods: 1 left their nodes, each by eviction from a cordoned node:",
+            "worker-1: 1 pod; cordoned for 0.0 s; evictions refused: 1",
+            "budgets: 1 eviction was refused, and tried again until another pod was Ready",
+            "shop/web: never fewer than 2 of 3 pods Ready; its budget promises 2",
+            "nodes: 1 cordoned in their turn and given back: none is cordoned or annotated",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
     fn a_report_is_read_as_written() {
         let text = serde_json::to_string(&good()).expect("JSON");
         let read: Report = serde_json::from_str(&text).expect("a report");
@@ -315,7 +361,7 @@ mod tests {
             (|it| it.requests[1].status = 403, "Muster asked Kubernetes to evict shop/old"),
             (|it| it.requests[2].status = 404, "pod shop/old left worker-1 without"),
             (|it| it.pods[1].gone = true, "pod shop/new left worker-2 without"),
-            (|it| it.workloads[0].lowest = 1, "shop/web: 1 pods were Ready"),
+            (|it| it.workloads[0].lowest = 1, "shop/web: only 1 of 3 pods were Ready"),
             (|it| it.requests[0].at_ms = 2, "worker-1: cordoned 1 ms before"),
             (|it| it.requests[3].at_ms = 11, "worker-1: uncordoned 2 ms after"),
             (|it| it.requests[3].status = 409, "worker-1: its cordon has no end"),

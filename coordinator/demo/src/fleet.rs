@@ -48,7 +48,7 @@ impl<'a> DemoFleet<'a> {
         run(&layout.write_inputs(wanted, &format!("http://{files_address}/"))).await?;
         if wanted.kubernetes {
             terminal::print(
-                "# Each agent gets a hostname and a boot id of its own. May this user make such namespaces?",
+                "# Each agent gets a hostname and a boot id of its own, in namespaces. Can this user make them?",
             )?;
             run(&layout.check_host("control-1")).await?;
         }

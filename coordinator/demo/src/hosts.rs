@@ -7,18 +7,23 @@ use musterctl::errors::Failure;
 
 use super::layout::Layout;
 
-/// `as-host NAME COMMAND…`. Only root may make such namespaces; others become root of a user namespace first.
+/// `as-host NAME COMMAND…`. Only root may make such namespaces; others become root of a user namespace first. There the
+/// directories of the real root belong to nobody, whom the agent would not trust: so it runs as nobody itself.
 const AS_HOST: &str = r#"# Run a command on a host of its own, as far as hostname and boot id tell: sh as-host NAME COMMAND...
 set -eu
 boot_id=$(dirname "$0")/boot-ids/$1
-user=
-test "$(id -u)" = 0 || user="--user --map-root-user"
-exec unshare $user --uts --mount sh -euc '
-hostname "$1"
-mount --bind "$0" /proc/sys/kernel/random/boot_id
+root= nobody=
+if test "$(id -u)" != 0; then
+  root="--user --map-root-user" nobody="unshare --user --map-user=65534 --map-group=65534"
+fi
+name=$1
+shift
+exec unshare $root --uts --mount sh -euc '
+hostname "$0"
+mount --bind "$1" /proc/sys/kernel/random/boot_id
 shift
 exec "$@"
-' "$boot_id" "$@"
+' "$name" "$boot_id" $nobody "$@"
 "#;
 
 /// Write the script and the boot ids.

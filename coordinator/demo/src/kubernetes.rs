@@ -238,13 +238,18 @@ fn node(object: &Value) -> Node {
     }
 }
 
-/// Text about the workloads, for people.
-pub(super) fn about() -> String {
+/// The workloads, a line each.
+pub(super) fn about() -> [String; 3] {
     let [web, db] = GUARDED.map(|workload| {
         let Guarded { name, replicas, promised, .. } = workload;
-        format!("{NAMESPACE}/{name} of {replicas} pods, {promised} of which its budget keeps Ready")
+        format!("{NAMESPACE}/{name}: {replicas} pods on the workers, of which a budget keeps {promised} Ready")
     });
-    format!("On the workers: Deployment {web}; StatefulSet {db}")
+    let stay = "A DaemonSet, and a static pod on each control machine: their pods stay";
+    [
+        format!("Deployment {web}"),
+        format!("StatefulSet {db}; a new one takes {} s", DB.start.as_secs()),
+        stay.to_owned(),
+    ]
 }
 
 /// Make the toy write its report, and read it.

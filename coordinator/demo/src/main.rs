@@ -110,13 +110,13 @@ struct Args {
     /// Leave the fleet running once it is Ready
     #[arg(long)]
     keep: bool,
-    /// Kill coordinator and one agent in the middle of an item, and start them again
+    /// Kill coordinator and one agent in the middle of an item, and start them again; with --kubernetes in the update too
     #[arg(long)]
     crash: bool,
     /// Then update the fleet: a toy controller moves workloads away from each machine and back
     #[arg(long)]
     update: bool,
-    /// Update it under Kubernetes, a toy one: nodes are cordoned and drained within budgets, and given back
+    /// Then update the fleet under a toy Kubernetes: each node is cordoned, drained within budgets, and given back
     #[arg(long)]
     kubernetes: bool,
     /// Workers that may be without their workloads at once, in the update

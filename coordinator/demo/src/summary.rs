@@ -70,7 +70,7 @@ pub(super) async fn show_update(
     let mut more = Vec::new();
     if let Some(report) = kubernetes {
         let drains = drains::examine(report, &moved, &items, &wanted.names());
-        more = drains::lines(report, &drains);
+        more = drains::lines(report, &drains, &wanted.names());
         moves.violations.extend(drains.violations);
         evidence.push(layout.kubernetes_report());
     }

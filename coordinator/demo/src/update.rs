@@ -30,7 +30,7 @@ pub(super) async fn story(
     fleet.keep(background(&layout.run_controller(&wanted.names()))?);
     if wanted.kubernetes {
         terminal::print("# A toy Kubernetes with a node for every machine. Muster gets a kubeconfig as a secret.")?;
-        terminal::print(&format!("# {}", kubernetes::about()))?;
+        kubernetes::about().iter().try_for_each(|line| terminal::print(&format!("# {line}")))?;
         fleet.start_kubernetes(&wanted.names()).await?;
         run(&layout.create_kubeconfig_secret()).await?;
     }
