@@ -4,6 +4,7 @@
 mod audit;
 mod host;
 mod kind;
+mod kubernetes;
 mod plan;
 mod secret;
 mod update;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use host::{Cpu, Hardware, HostInfo, Memory};
 pub use kind::{Kind, Of};
+pub use kubernetes::{CheckLine, CheckSection, KubernetesCheck, LineKind};
 pub use plan::{Plan, PlannedMachine, Wave};
 pub use update::{
     BackupStatus, ChangedMachine, ClusterState, ClusterStateSpec, ClusterStateStatus, GroupStatus, HookStatus, Lock,

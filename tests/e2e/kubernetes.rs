@@ -4,14 +4,14 @@
 use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use muster_kubernetes_stand_in::{Allowance, Config, Kubernetes, LoggedRequest, Rule};
+use muster_kubernetes_stand_in::{Allowance, Config, Kind, Kubernetes, LoggedRequest, Rule};
 use muster_proto::resource::Machine;
 use muster_tests::fleet::{
     Fleet, TIME_LIMIT,
     manifest::{bash, cluster},
     wait_for,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Token of the account that packaging/kubernetes/rbac.yaml makes.
 const TOKEN: &str = "coordinators-token";
@@ -140,6 +140,99 @@ fn update_honours_budgets() -> Result<()> {
             "{eviction:?}"
         );
     }
+    let check = |code: i32, words: &[&str]| fleet.ctl(&["kubernetes", "check", "e2e"])?.exits(code)?.says(words);
+    check(0, &["it belongs to the cluster that was there first"])?;
+    kubernetes.modify("namespaces", "", "kube-system", |object| object["metadata"]["uid"] = json!("another"))?;
+    check(4, &["it belongs to another cluster: kube-system has UID another", "1 problem stands in the way"])?;
+    fleet.done()
+}
+
+/// A check changes nothing and uses only the shipped rights; it says what stands in the way, and what does not.
+#[test]
+fn check_finds_what_stands_in_the_way() -> Result<()> {
+    let (fleet, kubernetes) = deployed("check")?;
+    let check = |code: i32, words: &[&str]| fleet.ctl(&["kubernetes", "check", "e2e"])?.exits(code)?.says(words);
+    let clean = ["version v1.36.2", "the first update pins it", "all 16", "all 3 are ready", "6 of 6 machines"];
+    // Nothing is pinned by a check: the second one says the same.
+    for _ in 0..2 {
+        check(0, &clean)?.says(&["Nothing stands in the way"])?;
+    }
+    kubernetes.deployment("shop", "alone", 1)?;
+    kubernetes.budget("shop", "alone", Allowance::MinAvailable(1))?;
+    kubernetes.daemonset("kube-system", "kured")?;
+    kubernetes.deployment("kube-system", "cluster-autoscaler", 0)?;
+    kubernetes.put("cronjobs.batch", "kube-system", json!({"metadata": {"name": "descheduler"}, "spec": {}}))?;
+    kubernetes.modify("nodes", "", "worker-2", |node| node["spec"]["unschedulable"] = Value::Bool(true))?;
+    kubernetes.add_node("spare", "10.0.0.99", "another boot")?;
+    wait_for("the budget's numbers", TIME_LIMIT, || {
+        let budget = kubernetes.object("poddisruptionbudgets.policy", "shop", "alone").context("the budget")?;
+        Ok((budget["status"]["currentHealthy"] == 1).then_some(()))
+    })?;
+    check(
+        4,
+        &[
+            "disruption budget shop/alone needs 1 healthy pods of 1",
+            "kured (daemonset kube-system/kured) drains and reboots",
+            "cluster-autoscaler (deployment kube-system/cluster-autoscaler) is stopped",
+            "descheduler (cronjob kube-system/descheduler) evicts pods too",
+            "node worker-2 was cordoned by an operator",
+            "node spare is no machine of this cluster",
+            "2 problems stand in the way",
+        ],
+    )?;
+    ensure!(changes(&kubernetes).iter().all(|request| request.resource.ends_with("selfsubjectaccessreviews")));
+    budgets_held(&kubernetes)?;
+    fleet.done()
+}
+
+/// A right that is missing is named. What it would have shown is a problem too, and the rest is checked.
+#[test]
+fn check_names_missing_right() -> Result<()> {
+    let (fleet, kubernetes) = deployed("check-rights")?;
+    let mut fewer = rights()?;
+    for rule in &mut fewer {
+        rule.resources.retain(|resource| resource != "daemonsets" && resource != "pods/eviction");
+    }
+    kubernetes.revoke_token(TOKEN);
+    let check = |code: i32, words: &[&str]| fleet.ctl(&["kubernetes", "check", "e2e"])?.exits(code)?.says(words);
+    check(4, &["does not accept the credentials (401)", "1 problem stands in the way"])?;
+    kubernetes.add_token(TOKEN, USER, fewer);
+    check(
+        4,
+        &[
+            "missing: create pods/eviction",
+            "missing: list daemonsets.apps",
+            "musterctl kubernetes rbac | kubectl apply -f -",
+            "cannot look for programs by daemonset",
+            "6 of 6 machines",
+            "3 problems stand in the way",
+        ],
+    )?;
+    let shipped = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/rbac.yaml"))?;
+    ensure!(fleet.ctl(&["kubernetes", "rbac"])?.ok()? == shipped);
+    fleet.done()
+}
+
+/// Objects of the kinds by which other programs are told to disturb nodes are found where the cluster serves them.
+#[test]
+fn check_finds_orders_to_other_programs() -> Result<()> {
+    let (fleet, kubernetes) = deployed("check-orders")?;
+    kubernetes.serve_kind(Kind::custom("autopilot.k0sproject.io", "v1beta2", "plans", "Plan").with_status());
+    let checks = Kind::custom("cluster.x-k8s.io", "v1beta2", "machinehealthchecks", "MachineHealthCheck");
+    kubernetes.serve_kind(checks.in_namespaces());
+    let plan = json!({"metadata": {"name": "autopilot"}, "status": {"state": "SchedulableWait"}});
+    kubernetes.put("plans.autopilot.k0sproject.io", "", plan)?;
+    let check = json!({"metadata": {"name": "workers"}, "spec": {"clusterName": "edge"}});
+    kubernetes.put("machinehealthchecks.cluster.x-k8s.io", "shop", check)?;
+    kubernetes.modify("nodes", "", "worker-1", |node| {
+        node["metadata"]["annotations"] = json!({"cluster.x-k8s.io/cluster-name": "edge"});
+    })?;
+    fleet.ctl(&["kubernetes", "check", "e2e"])?.exits(4)?.says(&[
+        "plan autopilot of k0s autopilot is under way",
+        "MachineHealthCheck shop/workers replaces machines",
+        "2 problems stand in the way",
+    ])?;
+    budgets_held(&kubernetes)?;
     fleet.done()
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    actions, annotate, apply, artifacts, audit, completion, delete, demo, deploy, describe, get, locks, logs,
-    maintenance, plan, reboot, remove, secret, token, update, version, watch,
+    actions, annotate, apply, artifacts, audit, completion, delete, demo, deploy, describe, get, kubernetes, locks,
+    logs, maintenance, plan, reboot, remove, secret, token, update, version, watch,
 };
 
 /// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
@@ -67,6 +67,7 @@ pub(crate) enum Command {
     Replace(actions::ReplaceArgs),
     Token(token::Args),
     Secret(secret::Args),
+    Kubernetes(kubernetes::Args),
     Locks(locks::Args),
     Annotate(annotate::Args),
     Audit(audit::Args),

@@ -11,6 +11,7 @@ pub(crate) mod demo;
 pub(crate) mod deploy;
 pub(crate) mod describe;
 pub(crate) mod get;
+pub(crate) mod kubernetes;
 pub(crate) mod locks;
 pub(crate) mod logs;
 pub(crate) mod maintenance;

@@ -1,5 +1,7 @@
 //! What a look at a cluster's Kubernetes adds to the plan of an update.
 
+pub mod check;
+
 use muster_proto::{
     model::{ClusterName, Now},
     resource::Plan,

@@ -1,5 +1,7 @@
 //! Questions and orders to a cluster's Kubernetes API server, and its answers.
 
+pub mod check;
+
 use core::net::IpAddr;
 use std::{collections::BTreeMap, time::Duration};
 

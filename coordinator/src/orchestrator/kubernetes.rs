@@ -2,6 +2,7 @@
 //! repeats nothing: both belong to `plan::drain::kubernetes`.
 
 mod answers;
+mod check;
 pub mod client;
 pub mod kubeconfig;
 mod list;
@@ -21,7 +22,7 @@ use crate::{
     engine::EngineHandle,
     facts::{
         Facts, SecretId, SecretRow,
-        kubernetes::{ClusterLoad, KubernetesFailure},
+        kubernetes::{ClusterLoad, ControlServer, KubernetesFailure, check::Inspection},
     },
     pki::Vault,
     plan::secrets,
@@ -68,14 +69,36 @@ pub async fn cluster_load(
     cluster: &ClusterName,
     vault: &Vault,
 ) -> Option<Result<ClusterLoad, KubernetesFailure>> {
-    let spec = facts.spec(cluster)?.kubernetes.as_ref()?;
-    let Some(secret) = secrets::find(facts, cluster, &spec.kubeconfig) else {
-        return Some(Err(KubernetesFailure::Other(format!("there is no secret {}", spec.kubeconfig))));
-    };
-    Some(match client_of(&mut Clients::new(), secret, vault) {
+    Some(match client_for(facts, cluster, vault)? {
         Ok(client) => client.cluster_load().await,
         Err(failure) => Err(failure),
     })
+}
+
+/// Everything that a check needs of a cluster. None: it has no Kubernetes.
+pub async fn inspect(
+    facts: &Facts,
+    cluster: &ClusterName,
+    vault: &Vault,
+    servers: Vec<ControlServer>,
+) -> Option<Result<Inspection, KubernetesFailure>> {
+    let known = facts.clusters.get(cluster)?.kubernetes_uid.as_deref();
+    Some(match client_for(facts, cluster, vault)? {
+        Ok(client) => check::inspect(&client, known, servers).await,
+        Err(failure) => Err(failure),
+    })
+}
+
+/// A client of its own for a caller outside the engine. None: the cluster has no Kubernetes.
+fn client_for(
+    facts: &Facts,
+    cluster: &ClusterName,
+    vault: &Vault,
+) -> Option<Result<Arc<KubernetesClient>, KubernetesFailure>> {
+    let spec = facts.spec(cluster)?.kubernetes.as_ref()?;
+    let secret = secrets::find(facts, cluster, &spec.kubeconfig);
+    let secret = secret.ok_or_else(|| KubernetesFailure::Other(format!("there is no secret {}", spec.kubeconfig)));
+    Some(secret.and_then(|secret| client_of(&mut Clients::new(), secret, vault)))
 }
 
 fn client_of(

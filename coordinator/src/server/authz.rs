@@ -44,6 +44,7 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/Watch", &[Viewer, Operator]),
     ("/muster.v1.Fleet/Plan", &[Viewer, Operator]),
     ("/muster.v1.Fleet/Logs", &[Viewer, Operator]),
+    ("/muster.v1.Fleet/CheckKubernetes", &[Operator]),
     ("/muster.v1.Fleet/Apply", &[Operator]),
     ("/muster.v1.Fleet/Deploy", &[Operator]),
     ("/muster.v1.Fleet/Update", &[Operator]),

@@ -62,6 +62,8 @@ struct Bounds {
 const USUAL: Bounds = Bounds { sort: "calls", request_bytes: Some(MESSAGE_BYTES_MAX), of_peer: 32, of_all: usize::MAX };
 /// Their answers are as large as the fleet, and stay in memory until they are read.
 const READS: Bounds = Bounds { sort: "reads", of_peer: 8, of_all: 64, ..USUAL };
+/// Each lists a whole Kubernetes cluster.
+const CHECKS: Bounds = Bounds { sort: "checks", of_peer: 2, of_all: 4, ..USUAL };
 /// The largest requests.
 const MANIFESTS: Bounds =
     Bounds { sort: "manifests", request_bytes: Some(APPLY_MESSAGE_BYTES_MAX), of_peer: 2, of_all: 8 };
@@ -89,6 +91,7 @@ const EXCEPTIONS: &[(&str, Bounds)] = &[
     ("/muster.v1.AgentLink/Connect", GREETINGS),
     ("/muster.v1.Fleet/Get", READS),
     ("/muster.v1.Fleet/Plan", READS),
+    ("/muster.v1.Fleet/CheckKubernetes", CHECKS),
     ("/muster.v1.Fleet/Watch", OPENINGS),
     ("/muster.v1.Fleet/Logs", OPENINGS),
     ("/muster.v1.Fleet/Apply", MANIFESTS),

@@ -1,6 +1,7 @@
 //! The operators' service. It checks names and permissions, and submits to the engine; documents come from the last
 //! committed facts.
 
+mod kubernetes;
 mod manifests;
 mod secrets;
 mod words;
@@ -111,6 +112,14 @@ impl Service for Fleet {
         let facts = self.engine.facts();
         let id = super::status::keeper_of_logs(facts.machines.get(&machine).map(|row| &**row), &machine)?;
         Ok(Response::new(Box::pin(self.sessions.request_log(&peer.to_string(), id, item, request.follow)?)))
+    }
+
+    async fn check_kubernetes(
+        &self,
+        request: Request<wire::CheckKubernetesRequest>,
+    ) -> Result<Response<wire::CheckKubernetesResponse>, Status> {
+        let (peer, request) = known(request)?;
+        self.check(&peer, request.cluster).await
     }
 
     async fn apply(&self, request: Request<wire::ApplyRequest>) -> Result<Response<wire::ApplyResponse>, Status> {

@@ -72,7 +72,7 @@ fn qualified(name: &str, group: &str) -> String {
 }
 
 /// Group, plural, kind, and flags: `n` namespaced, `s` status subresource, `g` generation.
-const BUILT_IN: [(&str, &str, &str, &str); 16] = [
+const BUILT_IN: [(&str, &str, &str, &str); 17] = [
     ("", "namespaces", "Namespace", "s"),
     ("", "nodes", "Node", "s"),
     ("", "pods", "Pod", "nsg"),
@@ -89,6 +89,7 @@ const BUILT_IN: [(&str, &str, &str, &str); 16] = [
     ("apps", "daemonsets", "DaemonSet", "nsg"),
     ("apps", "controllerrevisions", "ControllerRevision", "n"),
     ("batch", "jobs", "Job", "nsg"),
+    ("batch", "cronjobs", "CronJob", "nsg"),
 ];
 
 /// The kinds that every stand-in serves.

@@ -4,7 +4,7 @@
 //! servers may share one state. The state survives a restart of the servers.
 //!
 //! Not supported: server-side apply (415), deletion of collections (405), schemas of custom resources, rolling
-//! updates, Jobs that run, tables, and compressed or protobuf bodies.
+//! updates, Jobs and CronJobs that run, tables, and compressed or protobuf bodies.
 
 mod access;
 mod api;

@@ -28,7 +28,7 @@ pub use crate::orchestrator::kubernetes::{
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 /// Namespace of Events about nodes, which have no namespace themselves.
-const EVENT_NAMESPACE: &str = "default";
+pub(super) const EVENT_NAMESPACE: &str = "default";
 /// Longest name of a Kubernetes object.
 const MAX_NAME: usize = 253;
 
@@ -98,13 +98,18 @@ impl KubernetesClient {
     pub async fn cluster_load(&self) -> Result<ClusterLoad, KubernetesFailure> {
         let session = &mut self.transport.session(None);
         let cluster_uid = cluster_uid(session).await?;
-        let nodes: Vec<NodeObject> = list(session, "/api/v1/nodes", None).await?;
-        let mut loads = all_loads(session).await?;
-        let with_load = |node: KubernetesNode| {
-            let load = loads.remove(&node.object.name).unwrap_or_default();
-            (node, load)
-        };
-        Ok(ClusterLoad { cluster_uid, nodes: nodes.into_iter().map(node).map(with_load).collect() })
+        let nodes = list(session, "/api/v1/nodes", None).await?;
+        load_of(session, cluster_uid, nodes).await
+    }
+
+    /// The requests of one operation.
+    pub(super) fn session(&self) -> Session<'_> {
+        self.transport.session(None)
+    }
+
+    /// Address of the API server.
+    pub(super) fn url(&self) -> String {
+        self.transport.url()
     }
 
     async fn evict(&self, pod: &PodRef) -> Result<Eviction, KubernetesFailure> {
@@ -147,6 +152,20 @@ impl KubernetesClient {
     }
 }
 
+/// These nodes, each with its pods and their budgets.
+pub(super) async fn load_of(
+    session: &mut Session<'_>,
+    cluster_uid: String,
+    nodes: Vec<NodeObject>,
+) -> Result<ClusterLoad, KubernetesFailure> {
+    let mut loads = all_loads(session).await?;
+    let with_load = |node: KubernetesNode| {
+        let load = loads.remove(&node.object.name).unwrap_or_default();
+        (node, load)
+    };
+    Ok(ClusterLoad { cluster_uid, nodes: nodes.into_iter().map(node).map(with_load).collect() })
+}
+
 async fn nodes(session: &mut Session<'_>) -> Result<KubernetesReply, KubernetesFailure> {
     let cluster_uid = cluster_uid(session).await?;
     let nodes: Vec<NodeObject> = list(session, "/api/v1/nodes", None).await?;
@@ -166,7 +185,7 @@ async fn one_node(session: &mut Session<'_>, name: &str) -> Result<KubernetesRep
 }
 
 /// UID of namespace `kube-system`, which identifies the cluster.
-async fn cluster_uid(session: &mut Session<'_>) -> Result<String, KubernetesFailure> {
+pub(super) async fn cluster_uid(session: &mut Session<'_>) -> Result<String, KubernetesFailure> {
     let namespace: NamespaceObject = session.send(Call::get("/api/v1/namespaces/kube-system")).await?.object()?;
     let uid = namespace.metadata.uid;
     if uid.is_empty() {
@@ -252,6 +271,11 @@ fn event(node: &NodeRef, reason: &str, message: &str, warning: bool) -> Value {
         "lastTimestamp": now,
         "count": 1,
     })
+}
+
+/// A POST of an object.
+pub(super) fn post(path: &str, object: &Value) -> Call {
+    with_body(Method::POST, path.to_owned(), JSON, object)
 }
 
 fn with_body(method: Method, path: String, media_type: &'static str, body: &Value) -> Call {

@@ -243,3 +243,88 @@ pub(crate) struct ClaimRef {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
+
+/// A Deployment, a DaemonSet, or a CronJob.
+#[derive(Debug, Deserialize)]
+pub(crate) struct WorkloadObject {
+    pub(crate) metadata: Meta,
+    #[serde(default)]
+    pub(crate) spec: WorkloadSpec,
+    #[serde(default)]
+    pub(crate) status: WorkloadStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct WorkloadSpec {
+    /// A Deployment's.
+    pub(crate) replicas: Option<i64>,
+    /// A CronJob's.
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) suspend: bool,
+    pub(crate) template: PodTemplate,
+    /// A CronJob's.
+    pub(crate) job_template: JobTemplate,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct WorkloadStatus {
+    /// A DaemonSet's.
+    pub(crate) desired_number_scheduled: Option<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct JobTemplate {
+    pub(crate) spec: JobSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct JobSpec {
+    pub(crate) template: PodTemplate,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct PodTemplate {
+    pub(crate) spec: TemplateSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct TemplateSpec {
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) containers: Vec<Container>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Container {
+    pub(crate) image: String,
+}
+
+/// A custom resource by which another program is told to disturb nodes.
+#[derive(Debug, Deserialize)]
+pub(crate) struct OrderObject {
+    pub(crate) metadata: Meta,
+    #[serde(default)]
+    pub(crate) spec: OrderSpec,
+    #[serde(default)]
+    pub(crate) status: OrderStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct OrderSpec {
+    /// A MachineHealthCheck's.
+    pub(crate) cluster_name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct OrderStatus {
+    /// A plan's.
+    pub(crate) state: String,
+}

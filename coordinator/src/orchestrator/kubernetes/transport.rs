@@ -103,6 +103,11 @@ impl Transport {
         Ok(Self { server, name, tls, host, authorization, limits: Limits::default() })
     }
 
+    /// Address of the kubeconfig's server.
+    pub(crate) fn url(&self) -> String {
+        format!("https://{}{}", self.session(None).authority(), self.server.path)
+    }
+
     /// Start an operation: with the kubeconfig's server, or with the same port at another address.
     pub(crate) fn session(&self, address: Option<IpAddr>) -> Session<'_> {
         let prefix = if address.is_some() { "" } else { self.server.path.as_str() };

@@ -2,7 +2,7 @@
 //! taken. Level-triggered: decided from the record and from the API server's last answers; [`questions`] says what to
 //! ask next. The only criterion for a completed drain is a fresh list of pods without one that had to leave.
 
-mod control_plane;
+pub mod control_plane;
 pub mod events;
 pub mod eviction;
 pub mod identity;
@@ -131,7 +131,8 @@ pub fn drained_for(snapshot: &ClusterSnapshot<'_>, uid: &str) -> String {
 }
 
 /// Was this node cordoned by Muster? The annotation of another node's object means nothing.
-fn is_ours(node: &KubernetesNode) -> bool {
+#[must_use]
+pub fn is_ours(node: &KubernetesNode) -> bool {
     node.drained_for.as_ref().is_some_and(|value| value.ends_with(&format!("/{}", node.object.uid)))
 }
 
@@ -278,7 +279,9 @@ fn failed(failure: &KubernetesFailure) -> Blocked {
         KubernetesFailure::Unauthorized(_) => {
             "its secret has valid credentials (`musterctl secret create NAME --cluster CLUSTER` again)"
         }
-        KubernetesFailure::Forbidden(_) => "the account has the rights of packaging/kubernetes/rbac.yaml",
+        KubernetesFailure::Forbidden(_) => {
+            "the account has its rights (`musterctl kubernetes rbac | kubectl apply -f -`)"
+        }
         KubernetesFailure::AnotherCluster { .. } => "the kubeconfig leads to the cluster that was there first",
         KubernetesFailure::Other(_) => "its cause is gone; it is tried again every few seconds",
         KubernetesFailure::Unreachable(_)

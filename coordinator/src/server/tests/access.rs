@@ -43,6 +43,7 @@ const ACT: &[&str] = &[
     "Watch",
     "Plan",
     "Logs",
+    "CheckKubernetes",
     "Apply",
     "Deploy",
     "Update",

@@ -58,6 +58,7 @@ struct Named<'a> {
 async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'static str, Result<(), Status>)> {
     let cluster = || named.cluster.to_owned();
     let machine_name = || named.machine.to_owned();
+    let check = wire::CheckKubernetesRequest { cluster: cluster() };
     let machine = || wire::MachineRequest { machine: machine_name(), machine_is_off: true };
     let item = || wire::ItemRequest { machine: machine_name(), item: String::new() };
     let rollout = || wire::RolloutRequest { rollout: format!("{}-deploy-1", named.cluster) };
@@ -85,6 +86,7 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
     let subject = wire::CredentialsRequest { subject: "operator/anna".to_owned() };
     vec![
         ("Plan", client.plan(wire::PlanRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
+        ("CheckKubernetes", client.check_kubernetes(check).await.map(drop)),
         ("Logs", client.logs(wire::LogsRequest { machine: machine_name(), ..Default::default() }).await.map(drop)),
         (
             "Apply",

@@ -35,6 +35,14 @@ fn server(view: &MachineView<'_>) -> Option<ControlServer> {
     Some(ControlServer { hostname: host.hostname.clone(), address })
 }
 
+/// Every control machine whose API server counts for another one. Empty: there is at most one.
+#[must_use]
+pub fn all_servers(snapshot: &ClusterSnapshot<'_>) -> Vec<ControlServer> {
+    let counts = |view: &&MachineView<'_>| view.ready_once() && !view.row.revoked && view.row.removal.is_none();
+    let servers: Vec<_> = snapshot.of_type(MachineType::Control).filter(counts).filter_map(server).collect();
+    if servers.len() < 2 { Vec::new() } else { servers }
+}
+
 /// The control machines to look at next. Empty: none, or it was done a moment ago.
 pub(super) fn due(
     snapshot: &ClusterSnapshot<'_>,

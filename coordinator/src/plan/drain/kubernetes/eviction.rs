@@ -142,7 +142,12 @@ fn never_allows(name: &str, budget: &Budget) -> Option<String> {
 /// The first pod that can never leave this node as things are, and why.
 #[must_use]
 pub fn undrainable(load: &NodeLoad, policy: &KubernetesDrain) -> Option<String> {
-    leaving(load).find_map(|pod| keeps_for_good(load, pod, policy))
+    undrainable_pods(load, policy).next()
+}
+
+/// Every pod that can never leave this node as things are: why.
+pub fn undrainable_pods(load: &NodeLoad, policy: &KubernetesDrain) -> impl Iterator<Item = String> {
+    leaving(load).filter_map(|pod| keeps_for_good(load, pod, policy))
 }
 
 /// A pod that can never leave as things are.

@@ -1,0 +1,82 @@
+//! `musterctl kubernetes`: what an operator needs before the first update of machines under a Kubernetes cluster.
+
+use clap::{Subcommand, ValueEnum};
+use muster_proto::{
+    resource::{Kind, KubernetesCheck},
+    wire::CheckKubernetesRequest,
+};
+
+use crate::{
+    config::Context,
+    errors::{Exit, Failure, not_this_version},
+    name, terminal, view,
+};
+
+/// The account that `rbac` makes.
+const RBAC: &str = include_str!("../../../../packaging/kubernetes/rbac.yaml");
+
+/// Check a Kubernetes cluster before its machines are updated, and print the rights that Muster needs there
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: KubernetesCommand,
+}
+
+#[derive(Subcommand)]
+enum KubernetesCommand {
+    Check(CheckArgs),
+    Rbac(RbacArgs),
+}
+
+/// Check whether anything in a Kubernetes cluster stands in the way of an update
+///
+/// The coordinator asks the cluster's API server with the credentials it has: its rights, which machine is which node,
+/// pods that can never be evicted, and other programs that drain or reboot nodes. It changes nothing. Exit status 4 if
+/// something stands in the way.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  musterctl kubernetes check edge-7\n  musterctl kubernetes check edge-7 -o json")]
+struct CheckArgs {
+    /// Name of the cluster
+    #[arg(value_parser = name::cluster)]
+    cluster: String,
+    /// Output format
+    #[arg(short, long)]
+    output: Option<Format>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Json,
+    Yaml,
+}
+
+/// Print the manifest of the coordinator's account and its rights
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  musterctl kubernetes rbac | kubectl apply -f -")]
+struct RbacArgs {}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    match args.command {
+        KubernetesCommand::Check(args) => check(args, context).await,
+        KubernetesCommand::Rbac(RbacArgs {}) => terminal::print(RBAC.trim_end()),
+    }
+}
+
+async fn check(args: CheckArgs, context: &Context) -> Result<(), Failure> {
+    let coordinator = context.coordinator().await?;
+    let CheckArgs { cluster, output } = args;
+    let request = CheckKubernetesRequest { cluster: cluster.clone() };
+    let mut fleet = coordinator.fleet();
+    let answer = coordinator.call_on(Kind::Clusters, &cluster, fleet.check_kubernetes(request)).await?;
+    let check: KubernetesCheck = serde_json::from_slice(&answer.json).map_err(not_this_version)?;
+    match output {
+        Some(Format::Json) => terminal::print(&super::get::pretty_json(&super::get::value(&answer.json)?)?)?,
+        Some(Format::Yaml) => terminal::print(super::get::yaml(&super::get::value(&answer.json)?)?.trim_end())?,
+        None => terminal::print_all(&view::check_lines(&check))?,
+    }
+    match check.problems() {
+        0 => Ok(()),
+        1 => Err(Failure::new(Exit::Refused, format!("1 problem stands in the way of an update of {cluster}"))),
+        more => Err(Failure::new(Exit::Refused, format!("{more} problems stand in the way of an update of {cluster}"))),
+    }
+}
