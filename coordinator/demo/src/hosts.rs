@@ -9,7 +9,8 @@ use super::layout::Layout;
 
 /// `as-host NAME COMMAND…`. Only root may make such namespaces; others become root of a user namespace first. There the
 /// directories of the real root belong to nobody, whom the agent would not trust: so it runs as nobody itself.
-const AS_HOST: &str = r#"# Run a command on a host of its own, as far as hostname and boot id tell: sh as-host NAME COMMAND...
+const AS_HOST: &str = r#"# sh as-host NAME COMMAND...
+# Run a command on a host of its own, as far as hostname and boot id tell.
 set -eu
 boot_id=$(dirname "$0")/boot-ids/$1
 root= nobody=

@@ -1,6 +1,6 @@
 //! A toy Kubernetes, a process of its own: the stand-in for the API server that Muster's tests use, with a node for
-//! each machine and a few workloads. It is no part of Muster, so it can say what Muster asked it, and what became of the
-//! pods: SIGUSR1 and SIGTERM make it write that into a file.
+//! each machine and a few workloads. It reports what Muster asked it for and what became of the pods: SIGUSR1 and
+//! SIGTERM make it write that into a file. Nothing in the report comes from Muster.
 
 use std::{
     collections::BTreeMap,

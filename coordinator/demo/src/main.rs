@@ -110,7 +110,7 @@ struct Args {
     /// Leave the fleet running once it is Ready
     #[arg(long)]
     keep: bool,
-    /// Kill coordinator and one agent in the middle of an item, and start them again; with --kubernetes in the update too
+    /// Kill coordinator and one agent in the middle of an item, and restart them; with --kubernetes in the update too
     #[arg(long)]
     crash: bool,
     /// Then update the fleet: a toy controller moves workloads away from each machine and back
