@@ -340,6 +340,24 @@ fn a_fleet_in_motion() {
 }
 
 #[test]
+fn another_pod_that_holds_a_drain_is_a_change() {
+    let held = |message: &str| {
+        let blocked =
+            Blocked { reason: Reason::KubernetesDraining, message: message.into(), clears_when: "soon".into() };
+        let mut machine = machine("worker-2");
+        machine.status.blocked = Some(BlockedSince { blocked, since: now() });
+        machine
+    };
+    let changes = |was: &str, is: &str| machine_troubles(Some(&held(was)), &held(is), now());
+    let refused = "Error: pod shop/db-0 cannot be evicted: budget shop/db needs 2 healthy pods and has 2";
+    let shown = format!("worker-2: KubernetesDraining: {refused}");
+    assert_eq!(changes("its Kubernetes node is about to be cordoned", refused), [shown.as_str()]);
+    assert_eq!(changes("Error: waiting for pods to leave - shop/db-0", refused), [shown.as_str()]);
+    assert!(changes(&refused.replace("has 2", "has 1"), refused).is_empty(), "it is still that pod");
+    assert!(changes(refused, "the pods on its Kubernetes node are being looked at").is_empty());
+}
+
+#[test]
 fn watching_ends_where_only_a_person_helps() {
     let wait = |reason: &str, clears_when: &str| {
         let blocked =

@@ -49,11 +49,21 @@ pub fn machine_troubles(old: Option<&Machine>, new: &Machine, now: Timestamp) ->
         lines.push(format!("{name}: {}", stuck_text(stuck, now)));
     }
     let wait = new.status.blocked.as_ref().filter(|wait| wait.blocked.reason.severity() != Severity::Ordinary);
-    let waited = old.and_then(|machine| machine.status.blocked.as_ref()).map(|wait| &wait.blocked.reason);
-    if let Some(wait) = wait.filter(|wait| waited != Some(&wait.blocked.reason) && !in_trouble(new)) {
+    let waited = old.and_then(|machine| machine.status.blocked.as_ref()).map(|wait| &wait.blocked);
+    let is_new = |wait: &Blocked| waited.is_none_or(|was| was.reason != wait.reason || is_about_another(was, wait));
+    if let Some(wait) = wait.filter(|wait| is_new(&wait.blocked) && !in_trouble(new)) {
         lines.push(format!("{name}: {}: {}", wait.blocked.reason, wait.blocked.message));
     }
     lines.iter().map(|line| printable(line)).collect()
+}
+
+/// For the same reason, is something else in the way now? What follows the subject of an error changes with progress.
+fn is_about_another(was: &Blocked, now: &Blocked) -> bool {
+    let subject = |blocked: &Blocked| {
+        let error = blocked.message.strip_prefix("Error: ")?;
+        Some(error.split(" - ").next()?.split(": ").next()?.to_owned())
+    };
+    subject(now).is_some_and(|now| subject(was) != Some(now))
 }
 
 /// Changes of a cluster.
