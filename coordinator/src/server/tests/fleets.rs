@@ -70,6 +70,7 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
     let of_cluster = wire::AnnotateRequest { kind: "cluster".to_owned(), name: cluster(), ..Default::default() };
     let new_token =
         wire::CreateTokenRequest { cluster: cluster(), machine_type: "control".to_owned(), ..Default::default() };
+    let no_token = wire::RevokeTokenRequest { id: named.token.to_owned(), machines: true };
     let secret =
         wire::CreateSecretRequest { name: "s".to_owned(), cluster: cluster(), value: vec![1], clusters: vec![] };
     let of_all =
@@ -109,13 +110,7 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
         ("Annotate a machine", client.annotate(annotate).await.map(drop)),
         ("Annotate a cluster", client.annotate(of_cluster).await.map(drop)),
         ("CreateToken", client.create_token(new_token).await.map(drop)),
-        (
-            "RevokeToken",
-            client
-                .revoke_token(wire::RevokeTokenRequest { id: named.token.to_owned(), machines: true })
-                .await
-                .map(drop),
-        ),
+        ("RevokeToken", client.revoke_token(no_token).await.map(drop)),
         ("RevokeCredentials", client.revoke_credentials(subject).await.map(drop)),
         ("RevokeMachine", client.revoke_machine(machine()).await.map(drop)),
         ("ReplaceMachine", client.replace_machine(machine()).await.map(drop)),
