@@ -162,12 +162,13 @@ fn check_finds_what_stands_in_the_way() -> Result<()> {
     kubernetes.daemonset("kube-system", "kured")?;
     kubernetes.deployment("kube-system", "cluster-autoscaler", 0)?;
     kubernetes.put("cronjobs.batch", "kube-system", json!({"metadata": {"name": "descheduler"}, "spec": {}}))?;
-    kubernetes.modify("nodes", "", "worker-2", |node| node["spec"]["unschedulable"] = Value::Bool(true))?;
-    kubernetes.add_node("spare", "10.0.0.99", "another boot")?;
     wait_for("the budget's numbers", TIME_LIMIT, || {
         let budget = kubernetes.object("poddisruptionbudgets.policy", "shop", "alone").context("the budget")?;
         Ok((budget["status"]["currentHealthy"] == 1).then_some(()))
     })?;
+    // Its pod is on a machine's node now.
+    kubernetes.modify("nodes", "", "worker-2", |node| node["spec"]["unschedulable"] = Value::Bool(true))?;
+    kubernetes.add_node("spare", "10.0.0.99", "another boot")?;
     check(
         4,
         &[

@@ -520,9 +520,10 @@ impl Cluster {
     /// An application grows by a pod that is bound to a node: right before its cordon, unnoticed by anybody.
     pub(crate) fn bind_another(&mut self, node: &str) {
         let n = self.apps.iter().position(|app| app.label.is_empty() && app.replicas < GROWS_TO);
+        let number = self.number();
         let Some((n, app)) = n.and_then(|n| Some((n, self.apps.get_mut(n)?))) else { return };
         app.replicas += 1;
-        let name = format!("{}-{}", app.name, app.replicas + GROWS_TO);
+        let name = format!("{}-more-{number}", app.name);
         self.create(Owner::App(n), name, false);
         self.bind_newest(node);
         self.touch(n);
