@@ -65,7 +65,7 @@ fn a_program_fails() {
 /// Three machines: every order of five of them, twice, is too much. Two of either type can collide.
 #[test]
 fn an_old_store_takes_the_place_of_the_newest() {
-    for (control, worker, states) in [(2, 1, 11_800), (1, 2, 10_667)] {
+    for (control, worker, states) in [(2, 1, 11_102), (1, 2, 10_032)] {
         let counts = Counts { control, worker };
         check(Scenario { counts, reconfigure: false, faults_max: 2, ..with(&[Fault::OldStore]) }, states);
     }
