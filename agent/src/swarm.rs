@@ -104,6 +104,9 @@ impl SwarmCalls {
     }
 }
 
+/// Parts of the Docker Engine's messages that mean a manager without a majority.
+const NO_QUORUM: [&str; 3] = ["Manager is being prepared", "does not have a leader", "losing quorum"];
+
 fn failure(code: SwarmFailureCode, message: &str) -> SwarmFailure {
     SwarmFailure { code, message: as_line(message) }
 }
@@ -111,17 +114,21 @@ fn failure(code: SwarmFailureCode, message: &str) -> SwarmFailure {
 /// Maps an engine error. Docker distinguishes some reasons only by text.
 fn failed(error: &DockerError) -> SwarmFailure {
     let text = chain(error);
-    let code = match error.status() {
+    let timed_out = matches!(error.source, Error::RequestTimeoutError);
+    failure(code_of(error.status(), timed_out, &text), &text)
+}
+
+fn code_of(status: Option<u16>, timed_out: bool, text: &str) -> SwarmFailureCode {
+    match status {
         Some(404) => SwarmFailureCode::NoSuchNode,
+        // The first is a manager's too: "This node is not a swarm manager. Manager is being prepared or has trouble
+        // connecting to the cluster." (moby, daemon/cluster: errNoManager).
+        Some(_) if NO_QUORUM.iter().any(|sign| text.contains(sign)) => SwarmFailureCode::NoQuorum,
         Some(503) if text.contains("not a swarm manager") => SwarmFailureCode::NotManager,
-        Some(_) if text.contains("does not have a leader") || text.contains("losing quorum") => {
-            SwarmFailureCode::NoQuorum
-        }
         Some(400..=499) => SwarmFailureCode::NotAllowed,
-        Some(_) | None if matches!(error.source, Error::RequestTimeoutError) => SwarmFailureCode::Timeout,
+        Some(_) | None if timed_out => SwarmFailureCode::Timeout,
         Some(_) | None => SwarmFailureCode::Engine,
-    };
-    failure(code, &text)
+    }
 }
 
 fn malformed(what: &str) -> SwarmFailure {
@@ -403,5 +410,26 @@ async fn leave(docker: &Docker, id: &SwarmId) -> Result<SwarmReply, SwarmFailure
     match docker.leave_swarm(None).await {
         Ok(()) => Ok(SwarmReply::Done),
         Err(error) => Err(failed(&DockerError { what: "leave the swarm", source: error })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The messages are those of moby's daemon/cluster (errNoManager) and of swarmkit's Raft.
+    #[test]
+    fn manager_without_majority_is_a_manager() {
+        let no_manager = |rest: &str| code_of(Some(503), false, &format!("This node is not a swarm manager. {rest}"));
+        for rest in [
+            "Use \"docker swarm init\" or \"docker swarm join\" to connect this node to swarm and try again.",
+            "Worker nodes can't be used to view or modify cluster state. Please run this command on a manager node.",
+        ] {
+            assert_eq!(no_manager(rest), SwarmFailureCode::NotManager, "{rest}");
+        }
+        let prepared = "Manager is being prepared or has trouble connecting to the cluster.";
+        assert_eq!(no_manager(prepared), SwarmFailureCode::NoQuorum);
+        let leader = "rpc error: code = Unknown desc = The swarm does not have a leader.";
+        assert_eq!(code_of(Some(503), false, leader), SwarmFailureCode::NoQuorum);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::model::{MachineId, SwarmAvailability, SwarmId, SwarmInfo, SwarmNode, SwarmOp, SwarmService};
+use muster_proto::model::{MachineId, SwarmAvailability, SwarmFailure, SwarmId, SwarmInfo, SwarmNode, SwarmOp, SwarmService};
 
 /// A question, and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct NodeObservation {
     /// Services with tasks seen on the node since its drain was ordered.
     pub losing: BTreeSet<String>,
     /// Errors of agents that failed to answer.
-    pub failures: BTreeMap<MachineId, Seen<String>>,
+    pub failures: BTreeMap<MachineId, Seen<SwarmFailure>>,
     /// Requested and unconfirmed changes of the node, by the question's number: the wanted availability and the time of
     /// the request. Each may yet be carried out.
     pub unsettled: BTreeMap<u64, Seen<SwarmAvailability>>,

@@ -6,7 +6,7 @@
 pub mod questions;
 
 use muster_proto::{
-    model::{Blocked, MachineName, MachineType, Reason, RemovalPolicy, SwarmLocalState},
+    model::{Blocked, MachineName, MachineType, Reason, RemovalPolicy, SwarmFailureCode, SwarmLocalState},
     seeded_bug::seeded_bug,
 };
 
@@ -160,10 +160,19 @@ fn is_idle(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(),
 }
 
 /// Is every other control machine revoked or outside the swarm? Then no machine can take this one out: a revoked
-/// machine can never be asked again.
+/// machine can never be asked again. With the forced policy, the engine of a machine that was in the swarm may also
+/// report that it is no manager (seed 277170576804949).
 fn is_alone(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let forced = view.row.removal.as_ref().is_some_and(|row| row.policy == RemovalPolicy::Forced);
+    let failures = drain::swarm::look(view).map(|look| &look.failures);
+    let no_manager = |other: &MachineView<'_>| {
+        let failure = other.row.id.filter(|_| other.connected()).and_then(|id| failures?.get(&id));
+        drain::swarm::fresh(snapshot, failure).is_some_and(|failure| failure.code == SwarmFailureCode::NotManager)
+    };
     let mut others = snapshot.of_type(MachineType::Control).filter(|other| other.row.name != view.row.name);
-    !others.any(|other| !other.row.revoked && swarm::may_be_in(snapshot.facts, other.row))
+    others.all(|other| {
+        other.row.revoked || !swarm::may_be_in(snapshot.facts, other.row) || (forced && no_manager(other))
+    })
 }
 
 /// What is known of its node before any question.

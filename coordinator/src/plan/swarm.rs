@@ -36,13 +36,12 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEntry {
     /// The swarm is still missing, and another machine makes it.
-    #[error(
-        "{maker} makes the cluster's swarm and has not completed its swarm-join; this passes when it has, or when an \
-         operator skips that item or revokes {maker}"
-    )]
+    #[error("{maker} makes the cluster's swarm and has not completed its swarm-join; this passes when it has, {or_else}")]
     NotInitialised {
         /// The machine that makes it.
         maker: MachineName,
+        /// What else ends the wait.
+        or_else: String,
     },
     /// The swarm is missing, and so is a machine that could make it.
     #[error("the cluster has no control machine that could make its swarm; this passes when one enrols")]
@@ -155,10 +154,26 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
     // A member has no maker to wait for: another machine's attempt has failed.
     let maker = maker(facts, machine, &others).filter(|_| !is_member(facts, machine));
     match maker.or_else(|| others.first().filter(|_| !manager)) {
-        Some(maker) => Err(NoEntry::NotInitialised { maker: maker.name.clone() }),
+        Some(maker) => Err(not_initialised(facts, machine, maker)),
         None if manager => nobody_may_have_made_it(facts, &others, limits, now).map(|()| Entry::Init),
         None => Err(NoEntry::NoControl),
     }
+}
+
+/// The wait for the machine that makes the swarm. One that enrolled during an update is deployed after it, and the
+/// update waits for its own machines (seed 83411583806464).
+fn not_initialised(facts: &Facts, machine: &MachineRow, maker: &MachineRow) -> NoEntry {
+    let updating = facts.open_rollout(&maker.spec.cluster_name).is_some_and(|rollout| rollout.update.is_some());
+    let (name, maker_name) = (&machine.name, &maker.name);
+    let or_else = if updating && machine.update.is_some() && maker.ready_at.is_none() {
+        format!(
+            "after the update, which waits for {name}: `musterctl skip {name}`, and `musterctl rerun` of that item \
+             once {maker_name} is Ready"
+        )
+    } else {
+        format!("or when an operator skips that item or revokes {maker_name}")
+    };
+    NoEntry::NotInitialised { maker: maker_name.clone(), or_else }
 }
 
 fn nodes_of_others(facts: &Facts, machine: &MachineRow) -> BTreeMap<SwarmId, MachineName> {

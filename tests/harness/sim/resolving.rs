@@ -229,6 +229,8 @@ impl Reading<'_> {
             {
                 advice.dead.push(machine);
             }
+            // The swarm's managers have left the fleet.
+            Reason::SwarmNoManager if self.blocked.clears_when.contains("--policy forced") => advice.dead.push(machine),
             Reason::Quorum if self.blocked.clears_when.contains("maintenance leave") => {
                 advice.wishes.push(Request::LeaveMaintenance { machine });
             }
@@ -411,6 +413,10 @@ impl Reading<'_> {
             // A machine revoked since the copy was made is revoked again.
             Reason::ControlsAtWork if self.view.row.id.is_some_and(|id| self.world.watcher.was_shut_out(id)) => {
                 advice.wishes.push(Request::RevokeMachine { machine, machine_is_off: false });
+            }
+            // What makes the swarm is deployed after the update, which waits for this machine.
+            Reason::WaitingForSwarm if self.blocked.message.contains("musterctl skip") => {
+                advice.wishes.push(Request::Skip { machine, item: Some(manifest::join_name()) });
             }
             Reason::WaitingForSwarm => advice.outside.push(machine),
             // The store is older than the secret.

@@ -341,9 +341,12 @@ impl World {
 
     /// Is there a swarm that a machine could join?
     pub(crate) fn has_swarm(&self) -> bool {
-        (0..self.swarms.len()).any(|at| {
-            self.works(at) && self.managers(at).any(|node| self.is_up(node) && self.counts_in_swarm(node.index))
-        })
+        (0..self.swarms.len()).any(|at| self.is_managed(at))
+    }
+
+    /// Does this swarm work, with a manager that belongs to the fleet?
+    pub(crate) fn is_managed(&self, swarm: usize) -> bool {
+        self.works(swarm) && self.managers(swarm).any(|node| self.is_up(node) && self.counts_in_swarm(node.index))
     }
 
     /// An operator makes a machine leave a foreign swarm.

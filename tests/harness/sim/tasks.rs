@@ -289,7 +289,7 @@ impl World {
         for (name, unknown) in adrift {
             let Some(index) = self.machines.iter().position(|machine| machine.name == *name) else { continue };
             let home = self.machines.get(index).and_then(|machine| machine.engine.as_ref()).map(|place| place.swarm);
-            let lost = home.is_some_and(|swarm| *unknown || !self.works(swarm) || self.load_of(index).is_none());
+            let lost = home.is_some_and(|swarm| *unknown || !self.is_managed(swarm) || self.load_of(index).is_none());
             if lost {
                 self.leave_swarm(name);
                 left = true;

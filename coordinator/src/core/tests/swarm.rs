@@ -218,6 +218,32 @@ fn whoever_has_begun_to_make_the_swarm_goes_before_earlier_ones_in_an_update() {
     assert_eq!(fleet.slots(), ["control-2"], "{} {}", fleet.says("control-1"), fleet.says("control-2"));
 }
 
+/// Seed 83411583806464: a control machine replaced during an update is deployed after it, and the update waits for a
+/// worker that waits for the swarm.
+#[test]
+fn maker_after_the_update_names_skip() {
+    let mut fleet = fleet(1, 1);
+    turn(&mut fleet, "control-1").expect("makes it");
+    fleet.finish_all(Control);
+    fleet.finish_all(Worker);
+    let mut newest = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    newest.machine_types.get_mut(&Worker).expect("a type")[2].version.push_str(".1");
+    fleet.ask(apply(newest, &[])).expect("applies");
+    fleet.ask(Request::Update { cluster: cluster(), options: Options::of(Scope::Drain) }).expect("starts");
+    fleet.ask(Request::ReplaceMachine { machine: machine("control-1"), machine_is_off: true }).expect("replaced");
+    fleet.enroll("control-1", Control).expect("enrols");
+    let entry = |fleet: &Fleet| {
+        let worker = fleet.row("worker-1").clone();
+        crate::plan::swarm::entry(fleet.core.facts(), &worker, &LIMITS, fleet.now())
+    };
+    let wait = entry(&fleet).expect_err("there is no swarm").to_string();
+    assert!(wait.contains("after the update, which waits for worker-1: `musterctl skip worker-1`"), "{wait}");
+    let update = fleet.core.facts().open_rollout(&cluster()).expect("a rollout").name.clone();
+    fleet.ask(Request::Abort { rollout: update }).expect("aborts");
+    let wait = entry(&fleet).expect_err("there is no swarm").to_string();
+    assert!(wait.ends_with("revokes control-1"), "{wait}");
+}
+
 /// Docker comes with the items before it, so its engine may be missing.
 #[test]
 fn one_that_never_began_its_swarm_join_is_removed_unasked() {

@@ -217,7 +217,7 @@ pub(in crate::core) fn answered(
                 former.labels.clear();
             }
         }
-        Err(failure) => failed(look, asked, &failure, now),
+        Err(failure) => failed(look, asked, failure, now),
     }
     Reply::Ok
 }
@@ -298,7 +298,7 @@ fn by_service(tasks: &[SwarmTask]) -> BTreeMap<String, u32> {
     services
 }
 
-fn failed(look: &mut NodeObservation, asked: Asked, failure: &SwarmFailure, now: Now) {
+fn failed(look: &mut NodeObservation, asked: Asked, failure: SwarmFailure, now: Now) {
     // After a timeout or an engine failure, the change may still be carried out.
     let uncertain =
         matches!(failure.code, SwarmFailureCode::Timeout | SwarmFailureCode::Engine | SwarmFailureCode::NoQuorum);
@@ -308,5 +308,5 @@ fn failed(look: &mut NodeObservation, asked: Asked, failure: &SwarmFailure, now:
     if look.manager == Some(asked.agent) {
         look.forget_node();
     }
-    look.failures.insert(asked.agent, Seen { what: failure.to_string(), at_mono_ms: now.mono_ms });
+    look.failures.insert(asked.agent, Seen { what: failure, at_mono_ms: now.mono_ms });
 }

@@ -114,7 +114,7 @@ pub fn waits(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Blocked 
     let about = |what: String| blocked(Reason::LeavingSwarm, what, "the swarm has answered");
     let nothing = NodeObservation::default();
     let look = look(view).unwrap_or(&nothing);
-    let failure = view.row.id.and_then(|id| look.failures.get(&id)).map(|failure| failure.what.as_str());
+    let failure = view.row.id.and_then(|id| look.failures.get(&id)).map(|failure| &failure.what);
     if let Some(DepartingNode::Unknown) = leaving(view) {
         let said = look.info.as_ref().and_then(|seen| seen.what.node.as_ref());
         if let Some(why) = said.and_then(|id| node_ownership::foreign(snapshot, view, id, None)) {

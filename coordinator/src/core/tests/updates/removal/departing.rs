@@ -18,13 +18,15 @@ struct Swarm {
     lies: Option<(&'static str, &'static str)>,
     /// Its managers have lost their majority.
     leaderless: bool,
+    /// Machines whose engines are no managers.
+    not_managers: Vec<&'static str>,
     log: Vec<String>,
 }
 
 impl Swarm {
     fn of(fleet: &Fleet) -> Self {
         let nodes = fleet.agents.keys().map(|name| (name.clone(), name.starts_with('c'), SwarmNodeState::Ready));
-        Self { nodes: nodes.collect(), left: Vec::new(), lies: None, leaderless: false, log: Vec::new() }
+        Self { nodes: nodes.collect(), left: Vec::new(), lies: None, leaderless: false, not_managers: Vec::new(), log: Vec::new() }
     }
 
     fn answer(&mut self, agent: &str, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {
@@ -36,6 +38,10 @@ impl Swarm {
                 let state = if node.is_some() { SwarmLocalState::Active } else { SwarmLocalState::Inactive };
                 let (hostname, error) = (agent.to_owned(), String::new());
                 return Ok(SwarmReply::Info(SwarmInfo { state, node, manager: false, hostname, error }));
+            }
+            _ if self.not_managers.contains(&agent) => {
+                let message = "This node is not a swarm manager.".to_owned();
+                return Err(SwarmFailure { code: SwarmFailureCode::NotManager, message });
             }
             _ if self.leaderless => {
                 let message = "The swarm does not have a leader".to_owned();
@@ -166,6 +172,43 @@ fn dead_control_machines_are_in_nobodys_way() {
     let replace = Request::ReplaceMachine { machine: machine("control-3"), machine_is_off: true };
     fleet.ask(replace).expect("replaced");
     assert!(fleet.is_gone("control-1") && fleet.is_gone("control-2"));
+}
+
+/// Seed 277170576804949: the engines of the others, once members, are no managers, so no machine can remove the node.
+#[test]
+fn forced_removal_ends_without_managers() {
+    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
+    swarm.not_managers = vec!["control-1"];
+    swarm.leaderless = true;
+    fleet.ask(remove_by("control-3", RemovalPolicy::Forced)).expect("begins");
+    fleet.goes_on(&mut swarm);
+    assert_eq!(fleet.why("control-3").as_deref(), Some("SwarmNoManager"), "control-2 may get its majority back");
+    swarm.not_managers.push("control-2");
+    fleet.disconnect("control-2");
+    fleet.pass(5_000, &["control-2", "control-3"]);
+    fleet.goes_on(&mut swarm);
+    assert_eq!(fleet.why("control-3").as_deref(), Some("SwarmNoManager"), "control-2 has yet to answer");
+    fleet.connect("control-2");
+    fleet.goes_on(&mut swarm);
+    fleet.pass(5_000, &["control-3"]);
+    fleet.goes_on(&mut swarm);
+    assert!(fleet.is_gone("control-3"), "{:?}", fleet.why("control-3"));
+    assert!(swarm.log.is_empty(), "{:?}", swarm.log);
+}
+
+/// With the other policies the machine's own engine has yet to leave.
+#[test]
+fn unsafe_removal_waits_for_managers() {
+    let (mut fleet, mut swarm) = deployed(3, 1).in_swarm();
+    swarm.not_managers = vec!["control-1", "control-2", "control-3"];
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Unsafe)).expect("begins");
+    fleet.goes_on(&mut swarm);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("SwarmNoManager"));
+    fleet.ask(remove_by("worker-1", RemovalPolicy::Forced)).expect("loosened");
+    fleet.goes_on(&mut swarm);
+    fleet.pass(5_000, &["worker-1"]);
+    fleet.goes_on(&mut swarm);
+    assert!(fleet.is_gone("worker-1"), "{:?}", fleet.why("worker-1"));
 }
 
 #[test]
