@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -430,6 +431,8 @@ pub struct KubernetesQuestion {
     pub kubeconfig: Arc<SecretRow>,
     /// The question.
     pub op: KubernetesOp,
+    /// Addresses of control machines, for when the kubeconfig's server cannot be connected to.
+    pub fallbacks: Vec<IpAddr>,
 }
 
 /// Actions of the rim once the changes are durable, in order.

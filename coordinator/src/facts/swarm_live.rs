@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::model::{MachineId, SwarmAvailability, SwarmFailure, SwarmId, SwarmInfo, SwarmNode, SwarmOp, SwarmService};
+use muster_proto::model::{
+    MachineId, SwarmAvailability, SwarmFailure, SwarmId, SwarmInfo, SwarmNode, SwarmOp, SwarmService,
+};
 
 /// A question, and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -44,12 +44,12 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions, vault: Arc<Vault>) {
         return;
     };
     let mut clients = Clients::new();
-    while let Some(KubernetesQuestion { number, about, kubeconfig, op }) = questions.recv().await {
+    while let Some(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }) = questions.recv().await {
         let client = client_of(&mut clients, &kubeconfig, &vault);
         let engine = engine.clone();
         tokio::spawn(async move {
             let result = match client {
-                Ok(client) => match timeout(ANSWER_MAX, client.perform(&op)).await {
+                Ok(client) => match timeout(ANSWER_MAX, client.perform(&op, &fallbacks)).await {
                     Ok(result) => result,
                     Err(_) => {
                         Err(KubernetesFailure::Unreachable(format!("no answer within {} s", ANSWER_MAX.as_secs())))

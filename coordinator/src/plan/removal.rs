@@ -170,9 +170,8 @@ fn is_alone(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
         drain::swarm::fresh(snapshot, failure).is_some_and(|failure| failure.code == SwarmFailureCode::NotManager)
     };
     let mut others = snapshot.of_type(MachineType::Control).filter(|other| other.row.name != view.row.name);
-    others.all(|other| {
-        other.row.revoked || !swarm::may_be_in(snapshot.facts, other.row) || (forced && no_manager(other))
-    })
+    others
+        .all(|other| other.row.revoked || !swarm::may_be_in(snapshot.facts, other.row) || (forced && no_manager(other)))
 }
 
 /// What is known of its node before any question.

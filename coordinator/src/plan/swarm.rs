@@ -36,7 +36,9 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEntry {
     /// The swarm is still missing, and another machine makes it.
-    #[error("{maker} makes the cluster's swarm and has not completed its swarm-join; this passes when it has, {or_else}")]
+    #[error(
+        "{maker} makes the cluster's swarm and has not completed its swarm-join; this passes when it has, {or_else}"
+    )]
     NotInitialised {
         /// The machine that makes it.
         maker: MachineName,

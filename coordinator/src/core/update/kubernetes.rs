@@ -1,9 +1,9 @@
 //! Questions to clusters' Kubernetes API servers, and their answers.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use muster_proto::{
-    model::{ClusterName, KubernetesDrain, MachineName, Now},
+    model::{ClusterName, KubernetesDrain, MachineName, MachineType, Now},
     seeded_bug::seeded_bug,
 };
 
@@ -22,6 +22,9 @@ use crate::{
         update::targets,
     },
 };
+
+/// Control machines whose addresses go with a question. All are connected to at once.
+const FALLBACKS_MAX: usize = 9;
 
 /// Clusters with a Kubernetes whose open update may have questions for it.
 fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
@@ -60,8 +63,9 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         let number = tx.next_question();
         let seen = Seen { what: message.clone(), at_mono_ms: now.mono_ms };
         tx.live_mut(&about).kubernetes.told.insert(reason, seen);
+        let fallbacks = control_addresses(tx, &about);
         // Best effort: it occupies no place, and its answer is ignored.
-        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op }));
+        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }));
     }
     for (about, op, kubeconfig) in asked {
         let number = tx.next_question();
@@ -84,8 +88,20 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         }
         let op = if seeded_bug("evict-without-uid") { without_uids(op) } else { op };
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
-        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op }));
+        let fallbacks = control_addresses(tx, &about);
+        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }));
     }
+}
+
+/// Addresses of the control machines that may have an API server, in the cluster of this machine.
+fn control_addresses(facts: &Facts, machine: &MachineName) -> Vec<IpAddr> {
+    let Some(row) = facts.machines.get(machine) else { return Vec::new() };
+    let control = |row: &&Arc<MachineRow>| {
+        let deployed = row.ready_at.is_some() && !row.revoked && row.removal.is_none();
+        row.spec.machine_type == MachineType::Control && deployed
+    };
+    let controls = facts.machines_of(&row.spec.cluster_name).filter(control);
+    controls.filter_map(|row| row.internal_ip()?.parse().ok()).take(FALLBACKS_MAX).collect()
 }
 
 /// Seeded bug: evict whichever pod has the name.

@@ -125,7 +125,7 @@ async fn control_plane(
     if servers.is_empty() {
         return Ok(Vec::new());
     }
-    match client.perform(&KubernetesOp::ControlPlane { servers }).await? {
+    match client.perform(&KubernetesOp::ControlPlane { servers }, &[]).await? {
         KubernetesReply::ControlPlane { servers, .. } => Ok(servers),
         _ => Ok(Vec::new()),
     }

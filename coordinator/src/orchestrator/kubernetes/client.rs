@@ -53,15 +53,17 @@ impl KubernetesClient {
         Ok(Self { transport: Transport::new(kubeconfig)? })
     }
 
-    /// Perform an operation once. Each of its requests has [`REQUEST_DEADLINE`]; none is retried.
+    /// Perform an operation once. Each of its requests has [`REQUEST_DEADLINE`]; none is retried. Where the kubeconfig's
+    /// server cannot be connected to, the same port at these addresses is tried: a virtual address may be on a machine
+    /// that is down.
     ///
     /// Dropping the future closes the connection. A change that was under way may be made all the same.
     ///
     /// # Errors
     ///
     /// Whatever is no answer to the operation; see [`KubernetesFailure`].
-    pub async fn perform(&self, op: &KubernetesOp) -> Result<KubernetesReply, KubernetesFailure> {
-        let mut session = self.transport.session(None);
+    pub async fn perform(&self, op: &KubernetesOp, fallbacks: &[IpAddr]) -> Result<KubernetesReply, KubernetesFailure> {
+        let mut session = self.transport.session(fallbacks);
         match op {
             KubernetesOp::Nodes => nodes(&mut session).await,
             KubernetesOp::Node { name } => one_node(&mut session, name).await,
@@ -78,7 +80,7 @@ impl KubernetesClient {
             }
             KubernetesOp::Evict { pods } => {
                 // They go out together, each on a connection of its own.
-                let answers = join_all(pods.iter().map(|pod| self.evict(pod))).await;
+                let answers = join_all(pods.iter().map(|pod| self.evict(pod, fallbacks))).await;
                 Ok(KubernetesReply::Evicted(pods.iter().cloned().zip(answers).collect()))
             }
             KubernetesOp::ControlPlane { servers } => self.control_plane(&mut session, servers).await,
@@ -96,7 +98,7 @@ impl KubernetesClient {
     /// # Errors
     /// See [`KubernetesFailure`].
     pub async fn cluster_load(&self) -> Result<ClusterLoad, KubernetesFailure> {
-        let session = &mut self.transport.session(None);
+        let session = &mut self.session();
         let cluster_uid = cluster_uid(session).await?;
         let nodes = list(session, "/api/v1/nodes", None).await?;
         load_of(session, cluster_uid, nodes).await
@@ -104,7 +106,7 @@ impl KubernetesClient {
 
     /// The requests of one operation.
     pub(super) fn session(&self) -> Session<'_> {
-        self.transport.session(None)
+        self.transport.session(&[])
     }
 
     /// Address of the API server.
@@ -112,8 +114,8 @@ impl KubernetesClient {
         self.transport.url()
     }
 
-    async fn evict(&self, pod: &PodRef) -> Result<Eviction, KubernetesFailure> {
-        evict(&mut self.transport.session(None), pod).await
+    async fn evict(&self, pod: &PodRef, fallbacks: &[IpAddr]) -> Result<Eviction, KubernetesFailure> {
+        evict(&mut self.transport.session(fallbacks), pod).await
     }
 
     /// What each of these control machines lacks: a Ready node, or an API server that is ready.
@@ -141,7 +143,7 @@ impl KubernetesClient {
 
     /// What keeps the API server at this address from being ready.
     async fn api_server(&self, address: IpAddr) -> Option<String> {
-        let answer = match self.transport.session(Some(address)).send(Call::get("/readyz")).await {
+        let answer = match self.transport.session_at(address).send(Call::get("/readyz")).await {
             Ok(answer) => answer,
             Err(failure) => return Some(failure.to_string()),
         };

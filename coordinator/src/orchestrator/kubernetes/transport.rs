@@ -3,9 +3,14 @@
 //! An operation opens one connection and sends its requests over it, one after another. No connection outlives its
 //! operation, so no request is lost on one that the server closed while it was idle.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
+use futures_util::future::select_ok;
 use http::{
     Method, Request, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT},
@@ -76,6 +81,8 @@ pub(crate) struct Transport {
     tls: TlsConnector,
     host: HeaderValue,
     authorization: Option<HeaderValue>,
+    /// The fallback that answered last. It goes first: a server that is down may cost the whole time for connecting.
+    answered: Mutex<Option<IpAddr>>,
     pub(crate) limits: Limits,
 }
 
@@ -100,19 +107,39 @@ impl Transport {
             Credentials::ClientCertificate { .. } => None,
         };
         let tls = TlsConnector::from(Arc::new(tls_config(kubeconfig)?));
-        Ok(Self { server, name, tls, host, authorization, limits: Limits::default() })
+        Ok(Self { server, name, tls, host, authorization, answered: Mutex::default(), limits: Limits::default() })
     }
 
     /// Address of the kubeconfig's server.
     pub(crate) fn url(&self) -> String {
-        format!("https://{}{}", self.session(None).authority(), self.server.path)
+        format!("https://{}{}", self.session(&[]).authority(), self.server.path)
     }
 
-    /// Start an operation: with the kubeconfig's server, or with the same port at another address.
-    pub(crate) fn session(&self, address: Option<IpAddr>) -> Session<'_> {
-        let prefix = if address.is_some() { "" } else { self.server.path.as_str() };
-        let host = address.map_or_else(|| self.server.host.clone(), |address| address.to_string());
-        Session { transport: self, host, prefix, connection: None }
+    /// Start an operation with the kubeconfig's server, or with the same port at one of these addresses where that
+    /// cannot be connected to. A path before the API belongs to a proxy, which other addresses cannot stand for.
+    pub(crate) fn session<'a>(&'a self, fallbacks: &'a [IpAddr]) -> Session<'a> {
+        let (host, prefix) = (self.server.host.clone(), self.server.path.as_str());
+        let fallbacks = if prefix.is_empty() { fallbacks } else { &[] };
+        Session { transport: self, host, fallbacks, prefix, connection: None }
+    }
+
+    /// Start an operation with the same port at this address, and no other.
+    pub(crate) fn session_at(&self, address: IpAddr) -> Session<'_> {
+        Session { transport: self, host: address.to_string(), fallbacks: &[], prefix: "", connection: None }
+    }
+
+    fn answered(&self) -> Option<IpAddr> {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_answered(&self, address: Option<IpAddr>) {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = address;
+    }
+
+    async fn handshake(&self, host: &str) -> Result<TlsStream<TcpStream>, Fault> {
+        let tcp = TcpStream::connect((host, self.server.port)).await.map_err(Fault::Connect)?;
+        tcp.set_nodelay(true).map_err(Fault::Connect)?;
+        self.tls.connect(self.name.clone(), tcp).await.map_err(Fault::Tls)
     }
 }
 
@@ -152,6 +179,7 @@ fn unusable_key() -> KubernetesFailure {
 pub(crate) struct Session<'a> {
     transport: &'a Transport,
     host: String,
+    fallbacks: &'a [IpAddr],
     prefix: &'a str,
     connection: Option<Connection>,
 }
@@ -262,21 +290,37 @@ impl Session<'_> {
     }
 
     async fn connect(&self) -> Result<Connection, Fault> {
-        let limit = self.transport.limits.connect;
-        let stream = match timeout(limit, self.handshake()).await {
-            Ok(stream) => stream?,
-            Err(_) => return Err(Fault::ConnectDeadline(limit)),
-        };
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(self.stream().await?)).await?;
         // Its error reaches the pending request too, so the task has nothing to report.
         let task = tokio::spawn(async move { connection.await.unwrap_or_default() });
         Ok(Connection { sender, task })
     }
 
-    async fn handshake(&self) -> Result<TlsStream<TcpStream>, Fault> {
-        let port = self.transport.server.port;
-        let tcp = TcpStream::connect((self.host.as_str(), port)).await.map_err(Fault::Connect)?;
-        tcp.set_nodelay(true).map_err(Fault::Connect)?;
-        self.transport.tls.connect(self.transport.name.clone(), tcp).await.map_err(Fault::Tls)
+    /// A connection to the server that answered last, or else to the first that answers of all. Nothing was sent to
+    /// those that failed, so no change is made twice.
+    async fn stream(&self) -> Result<TlsStream<TcpStream>, Fault> {
+        let (transport, limit) = (self.transport, self.transport.limits.connect);
+        let within = async |host: &str| match timeout(limit, transport.handshake(host)).await {
+            Ok(stream) => stream,
+            Err(_) => Err(Fault::ConnectDeadline(limit)),
+        };
+        let last = transport.answered().filter(|address| self.fallbacks.contains(address));
+        let first = last.map_or_else(|| self.host.clone(), |address| address.to_string());
+        let fault = match within(&first).await {
+            Ok(stream) => return Ok(stream),
+            Err(fault) if self.fallbacks.is_empty() => return Err(fault),
+            Err(fault) => fault,
+        };
+        let others = self.fallbacks.iter().map(|address| (address.to_string(), Some(*address)));
+        let others = others.chain([(self.host.clone(), None)]).filter(|(host, _)| *host != first);
+        let tried =
+            others.map(|(host, address)| Box::pin(async move { within(&host).await.map(|stream| (stream, address)) }));
+        match select_ok(tried).await {
+            Ok(((stream, address), _)) => {
+                transport.set_answered(address);
+                Ok(stream)
+            }
+            Err(_) => Err(fault),
+        }
     }
 }

@@ -53,7 +53,7 @@ fn node_seen() -> KubernetesNode {
 
 /// Perform an operation. A single eviction that fails is the operation's failure.
 async fn done(client: &KubernetesClient, op: &KubernetesOp) -> Result<KubernetesReply, KubernetesFailure> {
-    match client.perform(op).await? {
+    match client.perform(op, &[]).await? {
         KubernetesReply::Evicted(answers) => match answers.as_slice() {
             [(_, Err(failure))] => Err(failure.clone()),
             _ => Ok(KubernetesReply::Evicted(answers)),
@@ -329,7 +329,7 @@ async fn path_prefix_leads_every_request() {
     let mut kubeconfig = server.kubeconfig();
     kubeconfig.server.path = "/k8s/clusters/c-1".to_owned();
     let client = KubernetesClient::new(&kubeconfig).unwrap();
-    client.perform(&KubernetesOp::Evict { pods: vec![pod_ref()] }).await.unwrap();
+    client.perform(&KubernetesOp::Evict { pods: vec![pod_ref()] }, &[]).await.unwrap();
     assert_eq!(targets(&server.seen()), ["POST /k8s/clusters/c-1/api/v1/namespaces/shop/pods/web-0/eviction"]);
 }
 

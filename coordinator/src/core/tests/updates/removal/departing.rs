@@ -26,7 +26,14 @@ struct Swarm {
 impl Swarm {
     fn of(fleet: &Fleet) -> Self {
         let nodes = fleet.agents.keys().map(|name| (name.clone(), name.starts_with('c'), SwarmNodeState::Ready));
-        Self { nodes: nodes.collect(), left: Vec::new(), lies: None, leaderless: false, not_managers: Vec::new(), log: Vec::new() }
+        Self {
+            nodes: nodes.collect(),
+            left: Vec::new(),
+            lies: None,
+            leaderless: false,
+            not_managers: Vec::new(),
+            log: Vec::new(),
+        }
     }
 
     fn answer(&mut self, agent: &str, op: &SwarmOp) -> Result<SwarmReply, SwarmFailure> {

@@ -1,6 +1,6 @@
 //! What goes wrong on the wire.
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 
 use super::*;
 
@@ -85,6 +85,56 @@ async fn closed_handshake_is_unreachable() {
     let op = evict_op();
     let (result, ()) = tokio::join!(done(&client, &op), close);
     assert!(unreachable(result).contains("TLS handshake failed: "));
+}
+
+/// The kubeconfig of this server, with a virtual address that is on no machine now.
+async fn behind_virtual_address(server: &Server) -> (KubernetesClient, TcpListener) {
+    let mut kubeconfig = server.kubeconfig();
+    // It accepts connections (the kernel does), and says nothing.
+    let silent = TcpListener::bind(("127.0.0.9", kubeconfig.server.port)).await.unwrap();
+    kubeconfig.tls_server_name = Some(kubeconfig.server.host.clone());
+    kubeconfig.server.host = "127.0.0.9".to_owned();
+    let mut client = KubernetesClient::new(&kubeconfig).unwrap();
+    client.transport.limits.connect = Duration::from_millis(200);
+    (client, silent)
+}
+
+fn no_node() -> Vec<Reply> {
+    vec![kube_system(), items(json!([]))]
+}
+
+#[tokio::test]
+async fn control_machine_answers_for_silent_server() {
+    let server = Server::in_order([no_node(), no_node()].concat()).await;
+    let (client, silent) = behind_virtual_address(&server).await;
+    let fallbacks = ["127.0.0.8".parse().unwrap(), "127.0.0.1".parse().unwrap()];
+    for _ in 0..2 {
+        client.perform(&KubernetesOp::Nodes, &fallbacks).await.unwrap();
+    }
+    assert_eq!(server.seen().len(), 4);
+    silent.accept().await.unwrap();
+    // The one that answered goes first.
+    assert!(timeout(Duration::from_millis(50), silent.accept()).await.is_err());
+}
+
+#[tokio::test]
+async fn server_is_named_where_no_address_answers() {
+    let server = Server::in_order(Vec::new()).await;
+    let (client, _silent) = behind_virtual_address(&server).await;
+    let text = unreachable(client.perform(&KubernetesOp::Nodes, &["127.0.0.8".parse().unwrap()]).await);
+    assert!(text.starts_with("https://127.0.0.9:") && text.ends_with(": connecting took longer than 200ms"), "{text}");
+}
+
+/// A path before the API is a proxy's: the port of a control machine may be anything.
+#[tokio::test]
+async fn proxy_has_no_fallback() {
+    let server = Server::in_order(Vec::new()).await;
+    let mut kubeconfig = server.kubeconfig();
+    kubeconfig.tls_server_name = Some(kubeconfig.server.host.clone());
+    (kubeconfig.server.host, kubeconfig.server.path) = ("127.0.0.9".to_owned(), "/k8s/clusters/c-1".to_owned());
+    let client = KubernetesClient::new(&kubeconfig).unwrap();
+    unreachable(client.perform(&KubernetesOp::Nodes, &["127.0.0.1".parse().unwrap()]).await);
+    assert!(server.seen().is_empty());
 }
 
 #[tokio::test]
