@@ -45,8 +45,14 @@ pub use maintenance::{LockCommand, LockRelease};
 use crate::{
     facts::{AuditObject, AuditRow, Facts, MachineRow, RowError, Transaction},
     plan::{
-        Limits, drain::swarm::SETTLE_MS, items, reboot::missed_at, removal, safety::SPREAD_MS,
-        snapshot::ClusterSnapshot, swarm as plan_swarm, update as plan_update,
+        Limits,
+        drain::{kubernetes::owed, swarm::SETTLE_MS},
+        items,
+        reboot::missed_at,
+        removal,
+        safety::SPREAD_MS,
+        snapshot::ClusterSnapshot,
+        swarm as plan_swarm, update as plan_update,
     },
     proof::ProofKey,
     store::{Change, Row},
@@ -226,11 +232,12 @@ impl Core {
         let updates = self.facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
         let snapshots = updates.filter_map(|row| ClusterSnapshot::of(&self.facts, &row.cluster, &self.limits, now));
         let asks = |row: &&Arc<MachineRow>| row.removal.is_some() || plan_swarm::restore::owed(row).is_some();
-        let asking: BTreeSet<&ClusterName> =
-            self.facts.machines.values().filter(asks).map(|row| &row.spec.cluster_name).collect();
+        let asking = self.facts.machines.values().filter(asks).map(|row| &row.spec.cluster_name);
+        let asking: BTreeSet<&ClusterName> = asking.chain(update::kubernetes::owing_or_unlisted(&self.facts)).collect();
         let asking = asking.into_iter().filter_map(|name| ClusterSnapshot::of(&self.facts, name, &self.limits, now));
         let removals = asking.flat_map(|snapshot| {
-            removal::wakes_at_ms(&snapshot).into_iter().chain(plan_swarm::restore::wakes_at_ms(&snapshot))
+            let restored = plan_swarm::restore::wakes_at_ms(&snapshot).into_iter().chain(owed::wakes_at_ms(&snapshot));
+            removal::wakes_at_ms(&snapshot).into_iter().chain(restored)
         });
         let deadlines = snapshots.filter_map(|snapshot| plan_update::wakes_at_ms(&snapshot)).chain(removals);
         let in_mono = |wall_ms: u64| now.mono_ms.saturating_add(wall_ms.saturating_sub(now.wall_ms));

@@ -36,7 +36,7 @@ pub use control_set::{ControlSet, Member};
 pub use credential::{CertificateRow, CredentialRow, DeniedRow, TokenRow};
 pub use drain_rows::{DrainKind, DrainRow, Drains, KubernetesTarget, SwarmTarget};
 pub use enrolled::EnrolledWith;
-pub use former_node::FormerNode;
+pub use former_node::{FormerNode, OwedCordon};
 pub use kubernetes_live::{EvictedPod, KubernetesAsked, KubernetesObservation, Undrainable};
 pub use live::{ItemActivity, ItemInputs, Items, Live, MachineLive, UnprovenClaim, Unresolved};
 pub use lock_rows::{LockKey, LockRow, SETTLE_MS};

@@ -153,23 +153,30 @@ macro_rules! kubernetes_bugs {
 }
 
 kubernetes_bugs! {
-    accepted_is_gone: "accepted-is-gone" by "pods", last at 2;
-    believe_another_cluster: "believe-another-cluster" by "node" | "pods", last at 15;
-    cordon_against_operator: "cordon-against-operator" by "cordon", last at 592;
-    cordon_over_shared_budget: "cordon-over-shared-budget" by "shared", last at 32;
-    cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 32;
+    accepted_is_gone: "accepted-is-gone" by "pods", last at 11;
+    believe_another_cluster: "believe-another-cluster" by "node" | "pods" | "undrainable", last at 38;
+    cordon_against_operator: "cordon-against-operator" by "cordon", last at 2066;
+    cordon_over_shared_budget: "cordon-over-shared-budget" by "shared", last at 40;
+    cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 40;
     evict_daemon_set_pods: "evict-daemon-set-pods" by "eviction", last at 1;
-    evict_without_uid: "evict-without-uid" by "shared" | "eviction", last at 60;
+    evict_finished_pods: "evict-finished-pods" by "eviction", last at 0;
+    evict_mirror_pods: "evict-mirror-pods" by "eviction", last at 0;
+    evict_skipped_pods: "evict-skipped-pods" by "eviction", last at 32;
+    evict_without_uid: "evict-without-uid" by "shared" | "eviction", last at 324;
     evict_before_cordon: "evict-before-cordon" by "eviction", last at 9;
-    evicted_is_back: "evicted-is-back" by "shared", last at 15;
-    ignore_api_servers: "ignore-api-servers" by "controls", last at 143;
-    ignore_keep_cordoned: "ignore-keep-cordoned" by "cordon", last at 18;
+    evicted_is_back: "evicted-is-back" by "shared", last at 32;
+    forget_owed_cordon: "forget-owed-cordon" by "cordon", last at 110;
+    ignore_api_servers: "ignore-api-servers" by "controls", last at 387;
+    ignore_boot_id: "ignore-boot-id" by "back" | "node", last at 1;
+    ignore_keep_cordoned: "ignore-keep-cordoned" by "cordon", last at 85;
+    ignore_unknown_cordons: "ignore-unknown-cordons" by "cordon", last at 983;
     ignore_volumes: "ignore-volumes" by "pods", last at 15;
     leave_cordoned: "leave-cordoned" by "cordon", last at 1;
-    list_before_cordon: "list-before-cordon" by "pods", last at 179;
-    no_settle_after_cordon: "no-settle-after-cordon" by "cordon", last at 57;
-    no_preflight: "no-preflight" by "undrainable", last at 8;
-    swarm_before_kubernetes: "swarm-before-kubernetes" by "order", last at 19;
+    list_before_cordon: "list-before-cordon" by "pods", last at 202;
+    no_settle_after_cordon: "no-settle-after-cordon" by "cordon", last at 350;
+    no_preflight: "no-preflight" by "undrainable", last at 22;
+    owed_before_ready: "owed-before-ready" by "back", last at 31;
+    swarm_before_kubernetes: "swarm-before-kubernetes" by "order", last at 36;
     uncordon_before_ready: "uncordon-before-ready" by "back", last at 1;
 }
 

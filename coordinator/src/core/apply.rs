@@ -339,9 +339,23 @@ fn apply_cluster(
                 row.kubernetes_uid = None;
             }
         }
+        if without_kubernetes {
+            forget_cordons(tx, name);
+        }
         tx.drop_unused_specs(name);
     }
     Applied::changed(format!("cluster {name} configured{follows}"))
+}
+
+/// What the nodes of a former Kubernetes cluster got is left to its operators.
+fn forget_cordons(tx: &mut Transaction<'_>, cluster: &ClusterName) {
+    let owing = tx.machines_of(cluster).filter(|row| row.owed_cordon.is_some()).map(|row| row.name.clone());
+    for machine in owing.collect::<Vec<_>>() {
+        if let Some(row) = tx.machine_mut(&machine) {
+            row.owed_cordon = None;
+        }
+    }
+    tx.may_lack_cordons(cluster);
 }
 
 /// The connected agent with a changed selection of its InternalIP: it learns the new one in its next welcome.

@@ -32,6 +32,7 @@ pub(super) fn decide(tx: &mut Transaction<'_>, limits: &Limits, now: Now, effect
     }
     for _ in 0..ROUNDS_MAX {
         items::refresh(tx);
+        super::update::kubernetes::clear_given_back(tx, limits, now);
         let snapshots = snapshot::all(tx, limits, now);
         let removals: Vec<_> = snapshots.values().flat_map(removal::next_steps).collect();
         if !removals.is_empty() {
@@ -154,7 +155,7 @@ fn ready(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
     };
     let (ready_secrets, items) = (secrets_in_use(tx, machine), item_names(tx, machine));
     let Some(row) = tx.machine_mut(machine) else { return };
-    row.ready_at = Some((release, version));
+    let is_new = row.ready_at.replace((release, version)).is_none();
     items.into_iter().for_each(|items| row.drop_others(|item| items.contains(item)));
     row.ready_overwrites = Some(row.overwrites().clone());
     row.ready_secrets = ready_secrets;
@@ -163,6 +164,9 @@ fn ready(tx: &mut Transaction<'_>, machine: &MachineName, now: Now) {
         Some(Phase::Prepare | Phase::Deploy) | None => end_stage(row, Stage::DeployDone, true, now),
     }
     let cluster = row.spec.cluster_name.clone();
+    if is_new {
+        tx.may_lack_cordons(&cluster);
+    }
     tx.drop_unused_specs(&cluster);
 }
 

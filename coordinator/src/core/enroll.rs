@@ -289,7 +289,7 @@ pub(super) fn void(tx: &mut Transaction<'_>, name: &MachineName) {
         row.redo.clear();
         row.control_sets.clear();
         row.predecessor_ready |= row.ready_at.take().is_some();
-        row.former_node = row.node_left_behind();
+        row.leave_nodes_behind();
         row.swarm = None;
         row.ready_overwrites = None;
         row.update = None;

@@ -1,8 +1,8 @@
 //! Inputs and effects of the core.
 
+use core::net::IpAddr;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
     sync::Arc,
 };
 
@@ -432,7 +432,7 @@ pub struct KubernetesQuestion {
     /// The question.
     pub op: KubernetesOp,
     /// Addresses of control machines, for when the kubeconfig's server cannot be connected to.
-    pub fallbacks: Vec<IpAddr>,
+    pub fallbacks: Arc<[IpAddr]>,
 }
 
 /// Actions of the rim once the changes are durable, in order.

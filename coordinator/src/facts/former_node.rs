@@ -1,9 +1,12 @@
-//! The swarm node of a machine's former identity: part of its row.
+//! State of former nodes to restore: part of a machine's row.
 
-use muster_proto::model::{SwarmAvailability, SwarmId, SwarmLabels};
+use muster_proto::{
+    model::{SwarmAvailability, SwarmId, SwarmLabels},
+    seeded_bug::seeded_bug,
+};
 use serde::{Deserialize, Serialize};
 
-use super::{MachineRow, SwarmTarget};
+use super::{KubernetesTarget, MachineRow, SwarmTarget};
 
 /// State of the former node that the machine's node gets back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +20,40 @@ pub struct FormerNode {
     pub labels: SwarmLabels,
 }
 
+/// A Kubernetes node that Muster cordoned for a drain that is over, and has yet to give back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwedCordon {
+    /// The node's name.
+    pub name: String,
+    /// Its UID: a node made anew bears no cordon of Muster's.
+    pub uid: String,
+    /// No drain in the record explains it: an operator says when it is given back.
+    pub needs_review: bool,
+}
+
 impl MachineRow {
+    /// Records what its nodes get back under its next identity.
+    pub fn leave_nodes_behind(&mut self) {
+        self.former_node = self.node_left_behind();
+        self.owed_cordon = self.cordon_left_behind();
+    }
+
+    /// The cordon of its drain, when its part in the update ends before the node is given back. It counts before it is
+    /// confirmed: an order without an answer may still be carried out.
+    #[must_use]
+    pub fn cordon_left_behind(&self) -> Option<OwedCordon> {
+        // Seeded bug: forget the cordon of a former identity.
+        let mine = self.update.as_ref().filter(|_| !seeded_bug("forget-owed-cordon"));
+        match mine.and_then(|mine| mine.drains.kubernetes.as_ref()).map(|drain| &drain.target) {
+            Some(KubernetesTarget::Node { name, uid, was_unschedulable: false, .. }) => {
+                Some(OwedCordon { name: name.clone(), uid: uid.clone(), needs_review: false })
+            }
+            Some(KubernetesTarget::Node { .. } | KubernetesTarget::Unknown | KubernetesTarget::Absent) | None => {
+                self.owed_cordon.clone()
+            }
+        }
+    }
+
     /// Facts about its current node, for its next identity. None: it is in no known swarm.
     #[must_use]
     pub fn node_left_behind(&self) -> Option<FormerNode> {

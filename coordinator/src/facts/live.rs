@@ -45,6 +45,9 @@ pub struct Live {
     pub drains_let_go_mono_ms: BTreeMap<ClusterName, u64>,
     /// Recent requests by operator, enrolments by cluster, and repeated ones by machine.
     pub requests: BTreeMap<String, Used>,
+    /// Clusters whose Kubernetes nodes were listed since this start, and since the last new machine was deployed: each
+    /// annotation of Muster's on a machine's node is in its row.
+    pub cordons_known: BTreeSet<ClusterName>,
     /// Time when a controller that could have answered last stopped watching a cluster, in Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }

@@ -17,8 +17,8 @@ use muster_proto::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AuditScope, ControlSet, EnrolledWith, FORMAT, FormerNode, MachineUpdate, Member, Overwrites, RebootAsked,
-    RemovalRow, UpdateRow,
+    AuditScope, ControlSet, EnrolledWith, FORMAT, FormerNode, MachineUpdate, Member, Overwrites, OwedCordon,
+    RebootAsked, RemovalRow, UpdateRow,
 };
 
 /// Facts about the whole coordinator.
@@ -330,6 +330,9 @@ pub struct MachineRow {
     /// The node of its former identity, and the state that its own node gets back. None: nothing.
     #[serde(default)]
     pub former_node: Option<FormerNode>,
+    /// The Kubernetes node that is still cordoned for a drain that is over. None: Muster owes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owed_cordon: Option<OwedCordon>,
     /// Versions of its items' secrets when it was last Ready: a new version alone does not undo that.
     #[serde(default)]
     pub ready_secrets: BTreeMap<SecretName, u64>,
@@ -381,6 +384,7 @@ impl MachineRow {
             predecessor_ready: false,
             swarm: None,
             former_node: None,
+            owed_cordon: None,
             ready_overwrites: None,
             reboot: None,
             update: None,

@@ -259,7 +259,7 @@ impl<'a> Transaction<'a> {
             self.facts.live.drains_let_go_mono_ms.insert(cluster.clone(), now.mono_ms);
         }
         if let Some(row) = self.machine_mut(machine) {
-            row.former_node = row.node_left_behind();
+            row.leave_nodes_behind();
         }
         // It may already be refused, and its successor about to take its name.
         let in_drain_of = in_drain_of.or_else(|| self.facts.denied.get(&id)?.in_drain_of.clone());
@@ -328,6 +328,17 @@ impl<'a> Transaction<'a> {
     /// Live facts about a machine. They live in memory only, so tracking is unnecessary.
     pub fn live_mut(&mut self, name: &MachineName) -> &mut MachineLive {
         self.facts.live.machines.entry(name.clone()).or_default()
+    }
+
+    /// Every cordon of Muster's on a machine's node in this cluster is in the record. Not stored: each start lists the
+    /// nodes again.
+    pub fn knows_cordons(&mut self, cluster: &ClusterName) {
+        self.facts.live.cordons_known.insert(cluster.clone());
+    }
+
+    /// There may be cordons of Muster's in this cluster that the record lacks.
+    pub fn may_lack_cordons(&mut self, cluster: &ClusterName) {
+        self.facts.live.cordons_known.remove(cluster);
     }
 
     /// Counts a request of an operator, an enrolment into a cluster, or a machine's repeated request. Not stored.

@@ -4,7 +4,7 @@ use muster_proto::model::{AssignedItem, Blocked, Counts, ItemProgress, MachineNa
 
 use super::{
     deploy::{earlier_on_its_way, wants_slot},
-    items, locks, recovery, removal,
+    drain, items, locks, recovery, removal,
     safety::{self, blocked, token_for},
     snapshot::{ClusterSnapshot, MachineView, Progress},
     swarm,
@@ -71,6 +71,7 @@ pub fn of_machine(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Opt
         .or_else(|| waiting(snapshot, view))
         .or_else(|| locks::left_away(snapshot, view.row))
         .or_else(|| swarm::restore::waits(snapshot, view))
+        .or_else(|| drain::kubernetes::owed::waits(snapshot, view))
 }
 
 /// A revoked machine stays silent: if it was disturbed in an update, a person says when it is off.

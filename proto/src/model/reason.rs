@@ -107,6 +107,9 @@ reasons! {
     KubernetesDraining: Waiting,
     /// The cluster has no Kubernetes node for a machine that was Ready before.
     KubernetesNodeNotFound: Waiting,
+    /// Its Kubernetes node is still cordoned for a drain that is over: of its former identity, or of an update that a
+    /// recovered store does not know.
+    KubernetesNodeNotRestored: Waiting,
     /// Which Kubernetes node is the machine's is uncertain: name, address and boot id do not agree.
     KubernetesNodeUnclear: Waiting,
     /// A pod terminates for longer than its grace period: a kubelet or a finalizer holds it.

@@ -83,8 +83,6 @@ struct Call {
     about: MachineName,
     number: u64,
     op: KubernetesOp,
-    /// The machine's identity when it was asked.
-    id: Option<MachineId>,
     /// The coordinator that awaits the answer.
     epoch: Epoch,
     /// Its answer never comes.
@@ -241,8 +239,6 @@ impl World {
         self.advance_kubernetes();
         self.question_is_right(&question)?;
         let KubernetesQuestion { number, about, op, .. } = question;
-        let row = self.facts().and_then(|facts| facts.machines.get(&about));
-        let id = row.and_then(|row| row.id);
         let epoch = self.facts().map(|facts| facts.meta.epoch).unwrap_or_default();
         let chaos = self.chaos;
         let Some(kubernetes) = &mut self.kubernetes else { return Ok(()) };
@@ -261,7 +257,7 @@ impl World {
         };
         kubernetes.last_call += 1;
         let call = kubernetes.last_call;
-        kubernetes.calls.insert(call, Call { about, number, op, id, epoch, is_mute, is_late, result: None });
+        kubernetes.calls.insert(call, Call { about, number, op, epoch, is_mute, is_late, result: None });
         if arrives {
             self.later(delay_ms, Event::KubernetesAsked(call));
         }
@@ -348,8 +344,7 @@ impl World {
                     cluster.bind_another(&node.uid);
                 }
                 let done = cluster.cordon(node, drained_for);
-                if let Some(node) = cluster.nodes.iter_mut().find(|known| known.uid == node.uid && done.is_ok()) {
-                    node.cordoned_for = call.id;
+                if done.is_ok() {
                     self.count(if call.is_late { "a change of a Kubernetes node came late" } else { "cordoned" });
                 }
                 done.map(KubernetesReply::Patched)

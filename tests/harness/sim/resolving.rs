@@ -53,7 +53,7 @@ impl World {
                 return Err(self.watcher.violation("10", detail));
             }
         }
-        Ok(())
+        self.no_cordon_is_left()
     }
 
     /// After a recovery, operators check the nodes of all machines outside of rollouts and maintenance.
@@ -305,6 +305,11 @@ impl Reading<'_> {
             Reason::KubernetesUnavailable if self.blocked.message.contains("there is no secret") => {
                 advice.without_secret.insert(MachineType::Control);
             }
+            Reason::KubernetesNodeNotRestored
+                if self.view.row.owed_cordon.as_ref().is_some_and(|owed| owed.needs_review) =>
+            {
+                advice.wishes.push(Request::LeaveMaintenance { machine });
+            }
             Reason::KubernetesUndrainable => {
                 advice.undrained = true;
                 advice.wishes.push(Request::Retry { machine, item: None });
@@ -325,6 +330,9 @@ impl Reading<'_> {
             | Reason::KubernetesUncordoning => advice.undrained = true,
             Reason::Deferred | Reason::Refused | Reason::Paused => {
                 advice.undrained = true;
+                if self.blocked.message.contains("maintenance leave") {
+                    advice.wishes.push(Request::LeaveMaintenance { machine: machine.clone() });
+                }
                 if self.blocked.reason == Reason::Paused && self.blocked.message.contains("schedulable while") {
                     advice.uncordoned.push(machine);
                 }

@@ -262,7 +262,6 @@ impl World {
 
     /// An operator restores a node's availability, with docker itself.
     pub(crate) fn serve_again(&mut self, name: &MachineName) {
-        self.take_back_node(name);
         let at = self.at;
         let Some(index) = self.machines.iter().position(|machine| machine.name == *name) else { return };
         let place = self.machines.get(index).and_then(|machine| machine.engine.clone());

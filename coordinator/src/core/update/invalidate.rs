@@ -82,6 +82,7 @@ pub(super) fn settle(
     if let Some(row) = tx.machine_mut(name) {
         row.needs_review = false;
         row.slot = None;
+        row.owed_cordon = row.cordon_left_behind();
         row.update = None;
         row.removal = None;
         row.max_phase = at_rest_phase(row);

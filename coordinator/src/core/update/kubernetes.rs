@@ -1,6 +1,7 @@
 //! Questions to clusters' Kubernetes API servers, and their answers.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use core::net::IpAddr;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
     model::{ClusterName, KubernetesDrain, MachineName, MachineType, Now},
@@ -10,13 +11,13 @@ use muster_proto::{
 use crate::{
     core::{Effect, KubernetesQuestion, Reply},
     facts::{
-        AuditObject, EvictedPod, Facts, KubernetesAsked, KubernetesObservation, MUSTER, MachineRow, Seen, Transaction,
-        Undrainable,
+        AuditObject, EvictedPod, Facts, KubernetesAsked, KubernetesObservation, MUSTER, MachineRow, OwedCordon, Seen,
+        Transaction, Undrainable,
         kubernetes::{Eviction, KubernetesFailure, KubernetesNode, KubernetesOp, KubernetesReply, NodeLoad, PodRef},
     },
     plan::{
         Limits,
-        drain::kubernetes::{BIND_MS, events, eviction, identity, is_awaited, others_disturbed, questions},
+        drain::kubernetes::{BIND_MS, events, eviction, identity, is_awaited, others_disturbed, owed, questions},
         secrets,
         snapshot::ClusterSnapshot,
         update::targets,
@@ -26,11 +27,26 @@ use crate::{
 /// Control machines whose addresses go with a question. All are connected to at once.
 const FALLBACKS_MAX: usize = 9;
 
-/// Clusters with a Kubernetes whose open update may have questions for it.
+/// Clusters with a Kubernetes that may have questions for it: about an open update, or about former drains.
 fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
     let open = facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
-    let has_kubernetes = |cluster: &&ClusterName| facts.spec(cluster).is_some_and(|spec| spec.kubernetes.is_some());
-    open.map(|row| &row.cluster).filter(has_kubernetes).collect()
+    let open = open.map(|row| &row.cluster).filter(|cluster| has_kubernetes(facts, cluster));
+    open.chain(owing_or_unlisted(facts)).collect()
+}
+
+/// Clusters with a Kubernetes whose nodes may be cordoned for a drain that is over.
+pub(in crate::core) fn owing_or_unlisted(facts: &Facts) -> impl Iterator<Item = &ClusterName> {
+    let unlisted = facts.clusters.keys().filter(|cluster| !facts.live.cordons_known.contains(*cluster));
+    owing(facts).chain(unlisted.filter(|cluster| has_kubernetes(facts, cluster)))
+}
+
+fn owing(facts: &Facts) -> impl Iterator<Item = &ClusterName> {
+    let owing = facts.machines.values().filter(|row| row.owed_cordon.is_some());
+    owing.map(|row| &row.spec.cluster_name).filter(|cluster| has_kubernetes(facts, cluster))
+}
+
+fn has_kubernetes(facts: &Facts, cluster: &ClusterName) -> bool {
+    facts.spec(cluster).is_some_and(|spec| spec.kubernetes.is_some())
 }
 
 /// Asks the next questions: one for each machine at a time.
@@ -41,16 +57,15 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let Some(spec) = &snapshot.spec.kubernetes else { continue };
         awaited.extend(targets(&snapshot).map(|view| (view.row.name.clone(), is_awaited(&snapshot, view))));
-        let kubeconfig = secrets::find(facts, cluster, &spec.kubeconfig).cloned();
+        let fallbacks = control_addresses(facts, cluster);
+        let access = secrets::find(facts, cluster, &spec.kubeconfig).map(|secret| (Arc::clone(secret), fallbacks));
         let of_nodes = targets(&snapshot).flat_map(|view| {
             let due = events::due(&snapshot, view).into_iter();
             due.map(|event| (view.row.name.clone(), event)).collect::<Vec<_>>()
         });
-        told.extend(of_nodes.map(|(about, op)| (about, op, kubeconfig.clone())));
-        let questions = questions::all(&snapshot).into_iter();
-        asked.extend(
-            questions.map(|(about, op)| (about.clone(), op, kubeconfig.clone().ok_or(spec.kubeconfig.clone()))),
-        );
+        told.extend(of_nodes.map(|(about, op)| (about, op, access.clone())));
+        let questions = questions::all(&snapshot).into_iter().chain(owed::questions(&snapshot));
+        asked.extend(questions.map(|(about, op)| (about.clone(), op, access.clone().ok_or(spec.kubeconfig.clone()))));
     }
     for (machine, waits) in awaited {
         let since_ms = tx.live.machines.get(&machine).and_then(|live| live.kubernetes.awaited_since_ms);
@@ -58,20 +73,20 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
             tx.live_mut(&machine).kubernetes.awaited_since_ms = waits.then_some(now.wall_ms);
         }
     }
-    for (about, op, kubeconfig) in told {
-        let (KubernetesOp::Event { reason, message, .. }, Some(kubeconfig)) = (&op, kubeconfig) else { continue };
+    for (about, op, access) in told {
+        let (KubernetesOp::Event { reason, message, .. }, Some(access)) = (&op, access) else { continue };
+        let (kubeconfig, fallbacks) = access;
         let number = tx.next_question();
         let seen = Seen { what: message.clone(), at_mono_ms: now.mono_ms };
         tx.live_mut(&about).kubernetes.told.insert(reason, seen);
-        let fallbacks = control_addresses(tx, &about);
         // Best effort: it occupies no place, and its answer is ignored.
         effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }));
     }
-    for (about, op, kubeconfig) in asked {
+    for (about, op, access) in asked {
         let number = tx.next_question();
         let look = &mut tx.live_mut(&about).kubernetes;
-        let kubeconfig = match kubeconfig {
-            Ok(kubeconfig) => kubeconfig,
+        let (kubeconfig, fallbacks) = match access {
+            Ok(access) => access,
             Err(name) => {
                 let what = KubernetesFailure::Other(format!("there is no secret {name}, which spec.kubernetes names"));
                 look.failure = Some(Seen { what, at_mono_ms: now.mono_ms });
@@ -88,20 +103,73 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         }
         let op = if seeded_bug("evict-without-uid") { without_uids(op) } else { op };
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
-        let fallbacks = control_addresses(tx, &about);
         effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }));
     }
 }
 
-/// Addresses of the control machines that may have an API server, in the cluster of this machine.
-fn control_addresses(facts: &Facts, machine: &MachineName) -> Vec<IpAddr> {
-    let Some(row) = facts.machines.get(machine) else { return Vec::new() };
+/// Addresses of the control machines that may have an API server.
+fn control_addresses(facts: &Facts, cluster: &ClusterName) -> Arc<[IpAddr]> {
     let control = |row: &&Arc<MachineRow>| {
         let deployed = row.ready_at.is_some() && !row.revoked && row.removal.is_none();
         row.spec.machine_type == MachineType::Control && deployed
     };
-    let controls = facts.machines_of(&row.spec.cluster_name).filter(control);
+    let controls = facts.machines_of(cluster).filter(control);
     controls.filter_map(|row| row.internal_ip()?.parse().ok()).take(FALLBACKS_MAX).collect()
+}
+
+/// Clears the cordons of former drains that the nodes bear no more. Decisions follow: the next drain waits for it.
+pub(in crate::core) fn clear_given_back(tx: &mut Transaction<'_>, limits: &Limits, now: Now) {
+    let facts: &Facts = tx;
+    let owing: BTreeSet<&ClusterName> = owing(facts).collect();
+    let snapshots = owing.into_iter().filter_map(|cluster| ClusterSnapshot::of(facts, cluster, limits, now));
+    let given_back = |snapshot: &ClusterSnapshot<'_>| {
+        let views = snapshot.machines.iter().filter(|view| owed::is_given_back(snapshot, view));
+        views.map(|view| view.row.name.clone()).collect::<Vec<_>>()
+    };
+    for machine in snapshots.flat_map(|snapshot| given_back(&snapshot)).collect::<Vec<_>>() {
+        let Some(owed) = tx.machine_mut(&machine).and_then(|row| row.owed_cordon.take()) else { continue };
+        let node = &owed.name;
+        let line =
+            format!("machine {machine}: its Kubernetes node {node} bears no cordon of an earlier drain any more");
+        tx.audit(MUSTER, "kubernetes", AuditObject::Machine(&machine), &line, now.wall_ms);
+    }
+}
+
+/// Records the cordons that no row knows, from a list of all nodes. An operator says when they are given back. Nodes of
+/// no machine are left to their operators: one that is deployed later makes another list.
+fn note_unknown(
+    tx: &mut Transaction<'_>,
+    cluster: &ClusterName,
+    (nodes, at_mono_ms): (&[KubernetesNode], u64),
+    limits: &Limits,
+    now: Now,
+) {
+    let facts: &Facts = tx;
+    if facts.live.cordons_known.contains(cluster) {
+        return;
+    }
+    let snapshot = ClusterSnapshot::of(facts, cluster, limits, now);
+    let Some(snapshot) = snapshot.filter(|snapshot| owed::may_lack_cordons(snapshot, at_mono_ms)) else { return };
+    let unknown = nodes.iter().filter(|node| owed::is_unknown(&snapshot, node));
+    let of_machines: Vec<(&KubernetesNode, MachineName)> =
+        unknown.filter_map(|node| Some((node, owed::machine_of(&snapshot, node)?.clone()))).collect();
+    let mut all_recorded = true;
+    for (node, machine) in of_machines {
+        let (name, uid) = (node.object.name.clone(), node.object.uid.clone());
+        // It gives back one node after another.
+        let Some(row) = tx.machine_mut(&machine).filter(|row| row.owed_cordon.is_none()) else {
+            all_recorded = false;
+            continue;
+        };
+        row.owed_cordon = Some(OwedCordon { name: name.clone(), uid, needs_review: true });
+        let line = format!(
+            "machine {machine}: its Kubernetes node {name} was cordoned by Muster, and this store does not know why"
+        );
+        tx.audit(MUSTER, "kubernetes", AuditObject::Machine(&machine), &line, now.wall_ms);
+    }
+    if all_recorded {
+        tx.knows_cordons(cluster);
+    }
 }
 
 /// Seeded bug: evict whichever pod has the name.
@@ -123,9 +191,13 @@ pub(in crate::core) fn answered(
     let Some(asked) = tx.live_mut(about).kubernetes.asked.take_if(|asked| asked.number == number) else {
         return Reply::Ok;
     };
-    let result = result.and_then(|reply| is_same_cluster(tx, &row.spec.cluster_name, reply, now));
-    let facts: &Facts = tx;
     let cluster = &row.spec.cluster_name;
+    let pins = row.update.is_some();
+    let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now));
+    if let (KubernetesOp::Nodes, Ok(KubernetesReply::Nodes { nodes, .. })) = (&asked.op, &result) {
+        note_unknown(tx, cluster, (nodes, asked.at_mono_ms), limits, now);
+    }
+    let facts: &Facts = tx;
     let snapshot = ClusterSnapshot::of(facts, cluster, limits, now);
     let policy = snapshot.as_ref().and_then(|snapshot| snapshot.spec.kubernetes.as_ref()).map(|spec| spec.drain);
     let at_rest = snapshot.as_ref().is_some_and(|snapshot| {
@@ -143,10 +215,10 @@ pub(in crate::core) fn answered(
     Reply::Ok
 }
 
-/// The first answer of a cluster pins its UID; another cluster behind the same address is not believed.
+/// The first answer in an update pins the cluster's UID; another cluster behind the same address is not believed.
 fn is_same_cluster(
     tx: &mut Transaction<'_>,
-    cluster: &ClusterName,
+    (cluster, pins): (&ClusterName, bool),
     reply: KubernetesReply,
     now: Now,
 ) -> Result<KubernetesReply, KubernetesFailure> {
@@ -160,6 +232,7 @@ fn is_same_cluster(
     match known {
         Some(known) if known == *found || seeded_bug("believe-another-cluster") => Ok(reply),
         Some(known) => Err(KubernetesFailure::AnotherCluster { known, found: found.clone() }),
+        None if !pins => Ok(reply),
         None => {
             let line = format!("cluster {cluster}: its Kubernetes is the one whose kube-system has UID {found}");
             if let Some(row) = tx.cluster_mut(cluster) {

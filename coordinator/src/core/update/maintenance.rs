@@ -5,7 +5,7 @@ use muster_proto::model::{Blocked, MachineName, MachineType, Now, RemovalPolicy,
 use super::{Options, at_rest, decides, freeze::Start, freeze::freeze, has_quorum, invalidate::settle, refusal};
 use crate::{
     core::{Refusal, Reply, operators::known_machine},
-    facts::{AuditObject, DesiredState, MachineRow, Transaction, UpdateKind},
+    facts::{AuditObject, DesiredState, MachineRow, OwedCordon, Transaction, UpdateKind},
     plan::{
         Limits, safety,
         snapshot::{ClusterSnapshot, MachineView},
@@ -125,7 +125,7 @@ pub(in crate::core) fn leave(
     }
     is_not_removed(&row)?;
     let Some(known) = row.update.as_ref().and_then(|mine| mine.maintenance) else {
-        return Err(refusal("NothingToDo", format!("{machine} is not in maintenance")));
+        return give_back_node(tx, actor, machine, now);
     };
     let line = format!("machine {machine}: comes back into service");
     if !known.leaving {
@@ -135,6 +135,20 @@ pub(in crate::core) fn leave(
         }
         tx.audit(actor, "maintenance-leave", AuditObject::Machine(machine), &line, now.wall_ms);
     }
+    Ok(Reply::Done(vec![line]))
+}
+
+/// A Kubernetes node with a cordon that the record does not explain: its operator has looked at it.
+fn give_back_node(tx: &mut Transaction<'_>, actor: &str, machine: &MachineName, now: Now) -> Result<Reply, Refusal> {
+    let known = tx.machines.get(machine).and_then(|row| row.owed_cordon.clone()).filter(|owed| owed.needs_review);
+    let Some(owed) = known else {
+        return Err(refusal("NothingToDo", format!("{machine} is not in maintenance")));
+    };
+    let line = format!("machine {machine}: its Kubernetes node {} is given back once its kubelet is Ready", owed.name);
+    if let Some(row) = tx.machine_mut(machine) {
+        row.owed_cordon = Some(OwedCordon { needs_review: false, ..owed });
+    }
+    tx.audit(actor, "maintenance-leave", AuditObject::Machine(machine), &line, now.wall_ms);
     Ok(Reply::Done(vec![line]))
 }
 

@@ -53,9 +53,9 @@ impl KubernetesClient {
         Ok(Self { transport: Transport::new(kubeconfig)? })
     }
 
-    /// Perform an operation once. Each of its requests has [`REQUEST_DEADLINE`]; none is retried. Where the kubeconfig's
-    /// server cannot be connected to, the same port at these addresses is tried: a virtual address may be on a machine
-    /// that is down.
+    /// Perform an operation once. Each of its requests has [`REQUEST_DEADLINE`]; none is retried. Where the
+    /// kubeconfig's server cannot be connected to, the same port at these addresses is tried: a virtual address may be
+    /// on a machine that is down.
     ///
     /// Dropping the future closes the connection. A change that was under way may be made all the same.
     ///

@@ -6,6 +6,7 @@ pub mod control_plane;
 pub mod events;
 pub mod eviction;
 pub mod identity;
+pub mod owed;
 pub mod questions;
 
 use std::collections::BTreeSet;
@@ -353,9 +354,15 @@ fn unsettled_until(
     if cordoned || seeded_bug("no-settle-after-cordon") {
         return None;
     }
+    settles_at(snapshot, look).filter(|until| *until > snapshot.now.mono_ms)
+}
+
+/// When the last cordon without an answer can be carried out no longer, in monotonic milliseconds. None: none is under
+/// way.
+fn settles_at(snapshot: &ClusterSnapshot<'_>, look: &KubernetesObservation) -> Option<u64> {
     let inherited = (!look.begun_here).then_some(snapshot.facts.live.started_mono_ms);
     let last = look.unsettled_mono_ms.into_iter().chain(inherited).max()?;
-    Some(last.saturating_add(SETTLE_MS)).filter(|until| *until > snapshot.now.mono_ms)
+    Some(last.saturating_add(SETTLE_MS))
 }
 
 /// Rule 9, its Kubernetes: is the node as it was? What was unschedulable before stays so.
@@ -414,6 +421,11 @@ pub fn preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Resu
     // Seeded bug: find out in the drain.
     if spec(snapshot).is_none() || seeded_bug("no-preflight") {
         return Ok(());
+    }
+    if view.row.owed_cordon.is_some() {
+        let about = "its Kubernetes node is given back after an earlier drain";
+        let about = || blocked(Reason::KubernetesNodeNotRestored, about, "the API server has confirmed it");
+        return Err(owed::waits(snapshot, view).unwrap_or_else(about));
     }
     let looks = |what: &str| blocked(Reason::KubernetesPreflight, what, "the API server has answered");
     let Some(look) = look(view) else { return Err(looks("its Kubernetes node is being looked for")) };

@@ -78,8 +78,10 @@ impl Cluster {
     }
 
     /// Applications with a budget whose pods on this node have to leave. A pod that came this recently may be unknown.
-    fn budgeted(&self, node: &str) -> BTreeSet<usize> {
-        let known = self.leaving(node).filter(|pod| pod.bound_at + SEEN_AGO_MS < self.at);
+    /// One that tolerates the cordon may come to a machine that was drained and has failed since: it is not evicted.
+    fn budgeted(&self, node: &Node) -> BTreeSet<usize> {
+        let stays = |pod: &Pod| node.unschedulable && pod.bound_at > node.cordoned_at + BIND_MS;
+        let known = self.leaving(&node.uid).filter(|pod| pod.bound_at + SEEN_AGO_MS < self.at && !stays(pod));
         let with_budget = |n: &usize| self.apps.get(*n).is_some_and(|app| app.budget.is_some());
         let apps = known.filter_map(|pod| if let Owner::App(n) = pod.owner { Some(n) } else { None });
         apps.filter(with_budget).collect()
@@ -193,22 +195,29 @@ impl World {
         for node in &mut kubernetes.cluster.nodes {
             let Some(machine) = self.machines.get(node.index) else { continue };
             let row = facts.by_id(machine.id).filter(|row| !row.revoked);
-            let replaced = node.cordoned_for.is_some_and(|id| id != machine.id);
-            node.touched |= replaced || (row.is_none() && node.drained_for.is_some());
+            node.touched |= row.is_none() && node.drained_for.is_some();
             let Some(row) = row else { continue };
             let departs = row.removal.as_ref().is_some_and(|removal| removal.departure.is_some());
             match target(row) {
-                Some(KubernetesTarget::Node { uid, .. }) if *uid == node.uid => {
-                    node.touched = false;
-                    node.cordoned_for = node.cordoned_for.map(|_| machine.id);
-                }
+                Some(KubernetesTarget::Node { uid, .. }) if *uid == node.uid => node.touched = false,
                 Some(_) => {}
-                None if node.touched || departs || row.needs_review => {}
+                None if node.touched || departs || row.needs_review || row.owed_cordon.is_some() => {}
                 None => {
                     let state = (node.unschedulable, node.drained_for.as_deref());
                     self.watcher.node_is_as_it_was(&node.name, node.wanted_cordoned, state)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// At the end nothing of Muster's is left on any node, whatever became of the records meanwhile.
+    pub(crate) fn no_cordon_is_left(&mut self) -> Result<(), Violation> {
+        self.advance_kubernetes();
+        let Some(kubernetes) = &self.kubernetes else { return Ok(()) };
+        for node in &kubernetes.cluster.nodes {
+            let state = (node.unschedulable, node.drained_for.as_deref());
+            self.watcher.node_is_as_it_was(&node.name, node.wanted_cordoned, state)?;
         }
         Ok(())
     }
@@ -232,7 +241,10 @@ impl World {
                 let Some(node) = cluster.at_version(node) else { return Ok(()) };
                 let boot_id = row.host.as_ref().map(|host| host.boot_id.as_str()).unwrap_or_default();
                 let back = node.ready && node.boot_id == boot_id;
-                let disturbed = row.update.as_ref().is_some_and(|mine| mine.disturbed());
+                let disturbed = match &row.update {
+                    Some(mine) => mine.disturbed(),
+                    None => node.unschedulable,
+                };
                 self.watcher.kubelet_is_back(&node.name, back || !disturbed)?;
             }
             KubernetesOp::Evict { .. } => {
@@ -258,14 +270,14 @@ impl World {
     fn shares_a_budget(&self, node: &Node) -> Option<(String, String)> {
         let kubernetes = self.kubernetes.as_ref()?;
         let cluster = &kubernetes.cluster;
-        let ours = cluster.budgeted(&node.uid);
+        let ours = cluster.budgeted(node);
         let drains = |other: &Node| {
             let machine = self.machines.get(other.index);
             let row = machine.and_then(|machine| self.facts()?.by_id(machine.id)).filter(|row| !row.revoked);
             other.uid != node.uid && other.drained_for.is_some() && row.is_some_and(|row| target(row).is_some())
         };
         for other in cluster.nodes.iter().filter(|other| drains(other)) {
-            let mut taken = cluster.budgeted(&other.uid);
+            let mut taken = cluster.budgeted(other);
             let away = kubernetes.seen.taken.iter().filter(|(uid, n)| *uid == other.uid && cluster.away(*n) > 0);
             taken.extend(away.map(|(_, n)| *n));
             if let Some(app) = taken.intersection(&ours).next().and_then(|n| cluster.apps.get(*n)) {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use muster_coordinator::facts::kubernetes::PodRef;
-use muster_proto::model::{KubernetesDrain, MachineId, UnmanagedPods};
+use muster_proto::model::{KubernetesDrain, UnmanagedPods};
 
 use super::checks::BIND_MS;
 use crate::rng::Rng;
@@ -63,8 +63,6 @@ pub(crate) struct Node {
     pub(crate) cordoned_at: u64,
     /// The record of its drain is lost: what it gets back is undefined.
     pub(crate) touched: bool,
-    /// Identity of the machine for which Muster cordoned it.
-    pub(crate) cordoned_for: Option<MachineId>,
     /// When it was registered.
     pub(crate) made_at: u64,
     /// When its machine went down.
@@ -499,7 +497,6 @@ impl Cluster {
             uncordoned_at: None,
             cordoned_at: 0,
             touched: false,
-            cordoned_for: None,
             made_at: at,
             down_since: None,
             back_at: None,

@@ -173,21 +173,6 @@ impl World {
         mended
     }
 
-    /// An operator gives a node back by hand.
-    pub(crate) fn take_back_node(&mut self, name: &MachineName) {
-        self.advance_kubernetes();
-        let at = self.at;
-        let Some(index) = self.machines.iter().position(|machine| machine.name == *name) else { return };
-        let Some(kubernetes) = &mut self.kubernetes else { return };
-        let version = kubernetes.cluster.number();
-        let Some(node) = kubernetes.cluster.nodes.iter_mut().find(|node| node.index == index) else { return };
-        node.version = version;
-        (node.drained_for, node.cordoned_for, node.touched) = (None, None, false);
-        if !node.wanted_cordoned {
-            node.uncordon_by_hand(at);
-        }
-    }
-
     /// A restored store lacks later changes of the nodes.
     pub(crate) fn nobody_knows_of_kubernetes(&mut self) {
         let Some(kubernetes) = &mut self.kubernetes else { return };

@@ -74,7 +74,7 @@ impl Cluster {
         let place = self.guarded(wanted)?;
         let version = self.number();
         let Some(node) = self.nodes.get_mut(place) else { return Err(conflict("gone")) };
-        (node.drained_for, node.version, node.cordoned_for) = (None, version, None);
+        (node.drained_for, node.version) = (None, version);
         node.unschedulable &= !schedulable;
         Ok(node.shown())
     }

@@ -2,6 +2,7 @@
 
 mod checking;
 mod fixture;
+mod owed;
 
 use fixture::*;
 

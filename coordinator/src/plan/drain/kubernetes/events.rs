@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Time between two Events of one reason on a node, in milliseconds: a drain that waits tells so once in a while.
-const AGAIN_MS: u64 = 5 * 60_000;
+pub(super) const AGAIN_MS: u64 = 5 * 60_000;
 /// Cordoned by Muster.
 const CORDONED: &str = "MusterCordoned";
 /// What keeps the drain.

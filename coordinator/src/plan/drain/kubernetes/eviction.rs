@@ -35,9 +35,12 @@ const WAIT: &str = "wait";
 /// Must the pod leave before the machine is disturbed? Pods of DaemonSets, mirror pods and finished pods stay.
 #[must_use]
 pub fn must_leave(pod: &Pod) -> bool {
-    // Seeded bug: evict pods of DaemonSets as well.
+    // Seeded bugs: evict a kind of pods as well.
     let of_daemon_set = pod.of_daemon_set && !seeded_bug("evict-daemon-set-pods");
-    !of_daemon_set && !pod.mirror && !pod.finished && pod.drain_label != SKIP
+    let mirror = pod.mirror && !seeded_bug("evict-mirror-pods");
+    let finished = pod.finished && !seeded_bug("evict-finished-pods");
+    let skipped = pod.drain_label == SKIP && !seeded_bug("evict-skipped-pods");
+    !of_daemon_set && !mirror && !finished && !skipped
 }
 
 /// Pods that have to leave.

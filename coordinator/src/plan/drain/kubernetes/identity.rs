@@ -3,7 +3,10 @@
 
 use core::net::IpAddr;
 
-use muster_proto::model::{Blocked, Reason};
+use muster_proto::{
+    model::{Blocked, Reason},
+    seeded_bug::seeded_bug,
+};
 
 use crate::{
     facts::{KubernetesTarget, MachineRow, kubernetes::KubernetesNode},
@@ -16,10 +19,19 @@ use crate::{
 /// Could this node be the machine's, by one of its marks?
 #[must_use]
 pub fn is_candidate(row: &MachineRow, node: &KubernetesNode) -> bool {
-    has_place(row, node) || has_boot(row, node) || target_uid(row) == Some(node.object.uid.as_str())
+    has_place(row, node) || has_boot(row, node) || is_recorded(row, node)
 }
 
-fn has_place(row: &MachineRow, node: &KubernetesNode) -> bool {
+/// Does the record name this node: the machine's drain, or a cordon that it still owes?
+#[must_use]
+pub fn is_recorded(row: &MachineRow, node: &KubernetesNode) -> bool {
+    let owed = row.owed_cordon.as_ref().map(|owed| owed.uid.as_str());
+    [target_uid(row), owed].contains(&Some(node.object.uid.as_str()))
+}
+
+/// Does the node have the machine's hostname or address?
+#[must_use]
+pub fn has_place(row: &MachineRow, node: &KubernetesNode) -> bool {
     let Some(host) = &row.host else { return false };
     let address = row.internal_ip().and_then(|address| address.parse::<IpAddr>().ok());
     node.object.name == host.hostname || address.is_some_and(|address| node.internal_ips.contains(&address))
@@ -28,6 +40,10 @@ fn has_place(row: &MachineRow, node: &KubernetesNode) -> bool {
 /// Did the node's kubelet start in the machine's current boot?
 #[must_use]
 pub fn has_boot(row: &MachineRow, node: &KubernetesNode) -> bool {
+    // Seeded bug: a node is a machine's by its name or address alone.
+    if seeded_bug("ignore-boot-id") {
+        return has_place(row, node);
+    }
     row.host.as_ref().is_some_and(|host| !host.boot_id.is_empty() && host.boot_id == node.boot_id)
 }
 

@@ -6,12 +6,13 @@ use muster_proto::{
 };
 
 use super::{
-    BIND_MS, FRESH_MS, SETTLE_MS, UNDRAINABLE_MS, aim, control_plane, drained_for, eviction, fresh, identity, is_fresh,
-    is_listed_since_cordon, is_ours, keeps_cordon, look, may_uncordon, preflight, recorded, row, spec, unsettled_until,
+    BIND_MS, FRESH_MS, SETTLE_MS, UNDRAINABLE_MS, aim, control_plane, drained_for, events, eviction, fresh, identity,
+    is_fresh, is_listed_since_cordon, is_ours, keeps_cordon, look, may_uncordon, preflight, recorded, row, spec,
+    unsettled_until,
 };
 use crate::{
     facts::{
-        KubernetesAsked, KubernetesObservation, KubernetesTarget,
+        KubernetesObservation, KubernetesTarget,
         kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
     },
     plan::{
@@ -70,19 +71,23 @@ fn evictions_in_flight(look: &KubernetesObservation) -> usize {
 
 /// Could it take a slot now, if it can be drained?
 fn awaits_preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
-    wants_slot(view) && disturbs(snapshot, view) && view.available() && safety::before_preflight(snapshot, view).is_ok()
+    // What an earlier drain owes is asked about first.
+    let owes = view.row.owed_cordon.is_some();
+    let disturbs = !owes && wants_slot(view) && disturbs(snapshot, view);
+    disturbs && view.available() && safety::before_preflight(snapshot, view).is_ok()
 }
 
 /// May the API server be asked about this machine now?
-fn free<'a>(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'a>) -> Option<&'a KubernetesObservation> {
-    let look = look(view)?;
-    let rests = look
-        .failure
-        .as_ref()
-        .is_some_and(|failure| snapshot.now.mono_ms < failure.at_mono_ms.saturating_add(delay_ms(&failure.what)));
+pub(super) fn free<'a>(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'a>) -> Option<&'a KubernetesObservation> {
+    look(view).filter(|look| free_at(look) <= snapshot.now.mono_ms)
+}
+
+/// When the API server may be asked about this machine again, in monotonic milliseconds.
+pub(super) fn free_at(look: &KubernetesObservation) -> u64 {
+    let failure = look.failure.iter().map(|failure| failure.at_mono_ms.saturating_add(delay_ms(&failure.what)));
     // An answer that is so late counts as lost.
-    let open = |asked: &KubernetesAsked| snapshot.now.mono_ms < asked.at_mono_ms.saturating_add(SETTLE_MS);
-    (!look.asked.as_ref().is_some_and(open) && !rests).then_some(look)
+    let open = look.asked.iter().map(|asked| asked.at_mono_ms.saturating_add(SETTLE_MS));
+    failure.chain(open).max().unwrap_or(0)
 }
 
 /// Delay after a failure.
@@ -220,6 +225,7 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
     let controls = controls.flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
     let retries = pods.filter_map(|pod| eviction::retry_at(look, pod));
     let verdict = look.undrainable.iter().map(|verdict| later(verdict.since_mono_ms, UNDRAINABLE_MS));
+    let told = look.told.values().map(|told| later(told.at_mono_ms, events::AGAIN_MS));
     let settled = unsettled_until(snapshot, view, look);
     let open = look.asked.iter().map(|asked| later(asked.at_mono_ms, SETTLE_MS));
     let moments = failure
@@ -229,6 +235,7 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
         .chain(bound)
         .chain(retries)
         .chain(verdict)
+        .chain(told)
         .chain(settled)
         .chain(open);
     moments.filter(|at| *at > snapshot.now.mono_ms).min()

@@ -41,6 +41,8 @@ pub(super) struct Kubernetes {
     pub(super) events: Vec<String>,
     /// Log of the changes and evictions, as text.
     pub(super) log: Vec<String>,
+    /// Number of answered questions.
+    pub(super) answered: usize,
 }
 
 /// A pod of a Deployment.
@@ -98,6 +100,7 @@ impl Kubernetes {
             late_pod: None,
             events: Vec::new(),
             log: Vec::new(),
+            answered: 0,
         }
     }
 
@@ -206,6 +209,7 @@ impl Fleet {
             return false;
         }
         let KubernetesQuestion { number, about, op, .. } = self.kubernetes.remove(0);
+        kubernetes.answered += 1;
         let result = kubernetes.answer(&op);
         self.step(Input::KubernetesAnswered { about, number, result }).expect("taken");
         true
@@ -245,9 +249,13 @@ impl Fleet {
     /// Each machine reports a boot id of its own.
     pub(super) fn report_boots(&mut self) {
         for name in self.agents.keys().cloned().collect::<Vec<_>>() {
-            let host = self.row(&name).host.clone().expect("reported");
-            self.report_host(self.agents[&name].id, HostFacts { boot_id: format!("boot-{name}"), ..host });
+            self.report_boot(&name, &format!("boot-{name}"));
         }
+    }
+
+    pub(super) fn report_boot(&mut self, name: &str, boot: &str) {
+        let host = self.row(name).host.clone().expect("reported");
+        self.report_host(self.agents[name].id, HostFacts { boot_id: boot.to_owned(), ..host });
     }
 
     pub(super) fn is_paused(&self) -> bool {
@@ -275,12 +283,8 @@ pub(super) fn at_workers(width: u32, change: impl FnOnce(&mut KubernetesDrain)) 
     at_workers_with(width, change, |_| {})
 }
 
-/// The update is about to begin with the first control machine. `pods` sets the cluster up before that.
-pub(super) fn before_controls(
-    width: u32,
-    change: impl FnOnce(&mut KubernetesDrain),
-    pods: impl FnOnce(&mut Kubernetes),
-) -> (Fleet, Kubernetes) {
+/// A deployed cluster with Kubernetes, at rest.
+pub(super) fn at_rest(change: impl FnOnce(&mut KubernetesDrain)) -> Fleet {
     let mut fleet = deployed(3, 2);
     let name = SecretName::new("kubeconfig").expect("a label");
     let id = SecretId { cluster: Some(cluster()), name: name.clone() };
@@ -292,8 +296,18 @@ pub(super) fn before_controls(
     change(&mut drain);
     spec.kubernetes = Some(KubernetesSpec { kubeconfig: name, drain });
     fleet.ask(apply(spec, &[])).expect("applies");
-    release(&mut fleet, &["install"], width);
     fleet.report_boots();
+    fleet
+}
+
+/// The update is about to begin with the first control machine. `pods` sets the cluster up before that.
+pub(super) fn before_controls(
+    width: u32,
+    change: impl FnOnce(&mut KubernetesDrain),
+    pods: impl FnOnce(&mut Kubernetes),
+) -> (Fleet, Kubernetes) {
+    let mut fleet = at_rest(change);
+    release(&mut fleet, &["install"], width);
     let mut kubernetes = Kubernetes::of(&fleet);
     pods(&mut kubernetes);
     let mut fleet = fleet.started();
