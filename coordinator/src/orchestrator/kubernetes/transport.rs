@@ -6,7 +6,7 @@
 use std::{
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -38,6 +38,8 @@ use crate::orchestrator::kubernetes::{
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 /// Time for connecting and the TLS handshake, as a part of [`REQUEST_DEADLINE`].
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// Time after which the kubeconfig's server is tried again before the fallback that answered for it.
+const FALLBACK_FOR: Duration = Duration::from_secs(60);
 /// Largest answer that is read, in bytes.
 pub const MAX_ANSWER: usize = 64 * 1024 * 1024;
 /// How Muster names itself; the API server's audit log and `managedFields` show it.
@@ -81,8 +83,9 @@ pub(crate) struct Transport {
     tls: TlsConnector,
     host: HeaderValue,
     authorization: Option<HeaderValue>,
-    /// The fallback that answered last. It goes first: a server that is down may cost the whole time for connecting.
-    answered: Mutex<Option<IpAddr>>,
+    /// The fallback that answered last, and since when it goes first: a server that is down may cost the whole time for
+    /// connecting.
+    answered: Mutex<Option<(IpAddr, Instant)>>,
     pub(crate) limits: Limits,
 }
 
@@ -120,20 +123,24 @@ impl Transport {
     pub(crate) fn session<'a>(&'a self, fallbacks: &'a [IpAddr]) -> Session<'a> {
         let (host, prefix) = (self.server.host.clone(), self.server.path.as_str());
         let fallbacks = if prefix.is_empty() { fallbacks } else { &[] };
-        Session { transport: self, host, fallbacks, prefix, connection: None }
+        Session { transport: self, host, fallbacks, fallback: None, prefix, connection: None }
     }
 
     /// Start an operation with the same port at this address, and no other.
     pub(crate) fn session_at(&self, address: IpAddr) -> Session<'_> {
-        Session { transport: self, host: address.to_string(), fallbacks: &[], prefix: "", connection: None }
+        let host = address.to_string();
+        Session { transport: self, host, fallbacks: &[], fallback: None, prefix: "", connection: None }
     }
 
+    /// The fallback to try first, if one answered a moment ago.
     fn answered(&self) -> Option<IpAddr> {
-        *self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.filter(|(_, since)| since.elapsed() < FALLBACK_FOR).map(|(address, _)| address)
     }
 
     fn set_answered(&self, address: Option<IpAddr>) {
-        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = address;
+        let answered = address.map(|address| (address, Instant::now()));
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = answered;
     }
 
     async fn handshake(&self, host: &str) -> Result<TlsStream<TcpStream>, Fault> {
@@ -180,6 +187,8 @@ pub(crate) struct Session<'a> {
     transport: &'a Transport,
     host: String,
     fallbacks: &'a [IpAddr],
+    /// The fallback that the connection leads to.
+    fallback: Option<IpAddr>,
     prefix: &'a str,
     connection: Option<Connection>,
 }
@@ -225,6 +234,10 @@ impl Session<'_> {
             Ok(result) => result,
             Err(_) => Err(Fault::RequestDeadline(limit)),
         };
+        // A server that answers badly must not be preferred: the kubeconfig's may be a load balancer that knows better.
+        if self.fallback.is_some() && result.as_ref().map_or(true, |answer| answer.status >= 500) {
+            self.transport.set_answered(None);
+        }
         result.map_err(|fault| {
             // Bytes of the failed exchange may still be under way on it.
             self.connection = None;
@@ -239,9 +252,11 @@ impl Session<'_> {
         })
     }
 
+    /// Host and port of the server that was connected to, or is tried first.
     fn authority(&self) -> String {
-        let port = self.transport.server.port;
-        if self.host.contains(':') { format!("[{}]:{port}", self.host) } else { format!("{}:{port}", self.host) }
+        let (host, port) =
+            (self.fallback.map_or_else(|| self.host.clone(), |at| at.to_string()), self.transport.server.port);
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
     async fn exchange(&mut self, call: Call) -> Result<Answer, Fault> {
@@ -289,35 +304,37 @@ impl Session<'_> {
         Ok(&mut self.connection.insert(connection).sender)
     }
 
-    async fn connect(&self) -> Result<Connection, Fault> {
-        let (sender, connection) = http1::handshake(TokioIo::new(self.stream().await?)).await?;
+    async fn connect(&mut self) -> Result<Connection, Fault> {
+        self.fallback = None;
+        let (stream, fallback) = self.stream().await?;
+        self.fallback = fallback;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // Its error reaches the pending request too, so the task has nothing to report.
         let task = tokio::spawn(async move { connection.await.unwrap_or_default() });
         Ok(Connection { sender, task })
     }
 
-    /// A connection to the server that answered last, or else to the first that answers of all. Nothing was sent to
-    /// those that failed, so no change is made twice.
-    async fn stream(&self) -> Result<TlsStream<TcpStream>, Fault> {
+    /// A connection to the server that answered last, or else to the first that answers of all; and the fallback that
+    /// it leads to. Nothing was sent to those that failed, so no change is made twice.
+    async fn stream(&self) -> Result<(TlsStream<TcpStream>, Option<IpAddr>), Fault> {
         let (transport, limit) = (self.transport, self.transport.limits.connect);
-        let within = async |host: &str| match timeout(limit, transport.handshake(host)).await {
-            Ok(stream) => stream,
-            Err(_) => Err(Fault::ConnectDeadline(limit)),
+        let connected = async |fallback: Option<IpAddr>| {
+            let host = fallback.map_or_else(|| self.host.clone(), |address| address.to_string());
+            match timeout(limit, transport.handshake(&host)).await {
+                Ok(stream) => Ok((stream?, fallback)),
+                Err(_) => Err(Fault::ConnectDeadline(limit)),
+            }
         };
-        let last = transport.answered().filter(|address| self.fallbacks.contains(address));
-        let first = last.map_or_else(|| self.host.clone(), |address| address.to_string());
-        let fault = match within(&first).await {
+        let first = transport.answered().filter(|address| self.fallbacks.contains(address));
+        let fault = match connected(first).await {
             Ok(stream) => return Ok(stream),
             Err(fault) if self.fallbacks.is_empty() => return Err(fault),
             Err(fault) => fault,
         };
-        let others = self.fallbacks.iter().map(|address| (address.to_string(), Some(*address)));
-        let others = others.chain([(self.host.clone(), None)]).filter(|(host, _)| *host != first);
-        let tried =
-            others.map(|(host, address)| Box::pin(async move { within(&host).await.map(|stream| (stream, address)) }));
-        match select_ok(tried).await {
-            Ok(((stream, address), _)) => {
-                transport.set_answered(address);
+        let others = self.fallbacks.iter().copied().map(Some).chain([None]).filter(|other| *other != first);
+        match select_ok(others.map(|other| Box::pin(connected(other)))).await {
+            Ok((stream, _)) => {
+                transport.set_answered(stream.1);
                 Ok(stream)
             }
             Err(_) => Err(fault),
