@@ -1,6 +1,9 @@
 //! Updates of machines under a Kubernetes cluster: real processes, and a stand-in for the API server that answers as
 //! recorded ones do. Every agent has a hostname and a boot id of its own.
 
+mod addresses;
+mod giving_back;
+
 use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result, ensure};
@@ -31,10 +34,10 @@ fn boot_id(machine: usize) -> String {
 }
 
 /// A cluster on the machines: a Deployment and a StatefulSet under budgets, a DaemonSet, and a static pod.
-fn start_kubernetes() -> Result<Kubernetes> {
-    let kubernetes = Kubernetes::start(Config::default())?;
+fn start_kubernetes(config: Config, machines: &[&str]) -> Result<Kubernetes> {
+    let kubernetes = Kubernetes::start(config)?;
     kubernetes.add_token(TOKEN, USER, rights()?);
-    for (number, machine) in MACHINES.iter().enumerate() {
+    for (number, machine) in machines.iter().enumerate() {
         kubernetes.add_node(machine, &format!("10.0.0.{}", number + 10), &boot_id(number))?;
     }
     kubernetes.namespace("shop")?;
@@ -63,24 +66,38 @@ fn manifest(fleet: &Fleet, release: u32, more: &[&str]) -> String {
 
 /// The deployed fleet, and the cluster on it.
 fn deployed(name: &str) -> Result<(Fleet, Kubernetes)> {
-    let kubernetes = start_kubernetes()?;
+    let kubernetes = start_kubernetes(Config::default(), &MACHINES)?;
     let mut fleet = Fleet::start(name, &[])?;
-    fleet.write_secret("kubeconfig", &kubernetes.kubeconfig(TOKEN)?)?;
+    let kubeconfig = kubernetes.kubeconfig(TOKEN)?;
+    let manifest = manifest(&fleet, 1, &[]);
+    deploy(&mut fleet, &kubernetes, &kubeconfig, &MACHINES, &manifest)?;
+    Ok((fleet, kubernetes))
+}
+
+/// Deploys these machines, whose names begin with their type.
+fn deploy(
+    fleet: &mut Fleet,
+    kubernetes: &Kubernetes,
+    kubeconfig: &str,
+    machines: &[&str],
+    manifest: &str,
+) -> Result<()> {
+    fleet.write_secret("kubeconfig", kubeconfig)?;
     fleet.ctl(&["secret", "create", "kubeconfig", "--cluster", "e2e", "--from-file", "kubeconfig"])?.exits(0)?;
-    fleet.apply(&manifest(&fleet, 1, &[]))?;
-    for (machine_type, machines) in [("control", &MACHINES[..3]), ("worker", &MACHINES[3..])] {
+    fleet.apply(manifest)?;
+    for machine_type in ["control", "worker"] {
         let token = fleet.token(machine_type, &["--uses", "3"])?;
-        for machine in machines {
+        for machine in machines.iter().filter(|machine| machine.starts_with(machine_type)) {
             fleet.enroll(machine, &token, &[])?.ok()?;
         }
     }
-    for (number, machine) in MACHINES.iter().enumerate() {
+    for (number, machine) in machines.iter().enumerate() {
         fleet.start_agent_as_host(machine, &boot_id(number))?;
     }
-    fleet.wait_ready(6)?;
+    fleet.wait_ready(machines.len())?;
     kubernetes.clear_requests();
     kubernetes.reset_lowest_ready();
-    Ok((fleet, kubernetes))
+    Ok(())
 }
 
 /// Muster's requests that change something, Events aside.
@@ -308,12 +325,7 @@ fn kills_leave_no_node_cordoned() -> Result<()> {
     wait_for("the end of the rollout", TIME_LIMIT, || {
         Ok(fleet.ctl(&["watch", "e2e"])?.exits(0).is_ok().then_some(()))
     })?;
-    for node in kubernetes.objects("nodes") {
-        let name = node["metadata"]["name"].as_str().context("a name")?;
-        let cordoned = node["spec"]["unschedulable"].as_bool() == Some(true);
-        ensure!(cordoned == (name == kept), "{name}: cordoned {cordoned}");
-        ensure!(node["metadata"]["annotations"]["muster/drained-for"].is_null(), "{name}: {node}");
-    }
+    giving_back::are_given_back_but(&kubernetes, kept)?;
     budgets_held(&kubernetes)?;
     fleet.done()
 }
