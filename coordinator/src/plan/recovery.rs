@@ -80,7 +80,7 @@ pub fn needs_review(row: &MachineRow) -> Blocked {
     };
     let kubernetes = match drains.and_then(|drains| drains.kubernetes.as_ref()).map(|drain| &drain.target) {
         Some(KubernetesTarget::Node { name, was_unschedulable: false, .. }) => {
-            format!("; its Kubernetes node {name} was schedulable before it was drained, and is given back after that")
+            format!("; its Kubernetes node {name} was cordoned for a drain, and is given back when that is settled")
         }
         Some(KubernetesTarget::Node { .. } | KubernetesTarget::Unknown | KubernetesTarget::Absent) | None => {
             String::new()

@@ -166,16 +166,16 @@ pub fn entry(facts: &Facts, machine: &MachineRow, limits: &Limits, now: Now) -> 
 /// update waits for its own machines (seed 83411583806464).
 fn not_initialised(facts: &Facts, machine: &MachineRow, maker: &MachineRow) -> NoEntry {
     let updating = facts.open_rollout(&maker.spec.cluster_name).is_some_and(|rollout| rollout.update.is_some());
-    let (name, maker_name) = (&machine.name, &maker.name);
-    let or_else = if updating && machine.update.is_some() && maker.ready_at.is_none() {
-        format!(
-            "after the update, which waits for {name}: `musterctl skip {name}`, and `musterctl rerun` of that item \
-             once {maker_name} is Ready"
-        )
-    } else {
-        format!("or when an operator skips that item or revokes {maker_name}")
+    let waits = updating && machine.update.is_some() && maker.ready_at.is_none();
+    let (name, maker) = (&machine.name, maker.name.clone());
+    let or_else = match join_items(facts, machine).next().filter(|_| waits) {
+        Some(AssignedItem { name: item, .. }) => format!(
+            "after the update, which waits for {name}: `musterctl skip {name} {item}`, and `musterctl rerun {name} \
+             {item}` once {maker} is Ready"
+        ),
+        None => format!("or when an operator skips that item or revokes {maker}"),
     };
-    NoEntry::NotInitialised { maker: maker_name.clone(), or_else }
+    NoEntry::NotInitialised { maker, or_else }
 }
 
 fn nodes_of_others(facts: &Facts, machine: &MachineRow) -> BTreeMap<SwarmId, MachineName> {

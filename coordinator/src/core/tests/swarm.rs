@@ -237,7 +237,7 @@ fn maker_after_the_update_names_skip() {
         crate::plan::swarm::entry(fleet.core.facts(), &worker, &LIMITS, fleet.now())
     };
     let wait = entry(&fleet).expect_err("there is no swarm").to_string();
-    assert!(wait.contains("after the update, which waits for worker-1: `musterctl skip worker-1`"), "{wait}");
+    assert!(wait.contains("after the update, which waits for worker-1: `musterctl skip worker-1 swarm`"), "{wait}");
     let update = fleet.core.facts().open_rollout(&cluster()).expect("a rollout").name.clone();
     fleet.ask(Request::Abort { rollout: update }).expect("aborts");
     let wait = entry(&fleet).expect_err("there is no swarm").to_string();

@@ -1,10 +1,9 @@
 //! Questions to clusters' Kubernetes API servers, and their answers.
 
-use core::net::IpAddr;
 use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
-    model::{ClusterName, KubernetesDrain, MachineName, MachineType, Now},
+    model::{ClusterName, KubernetesDrain, MachineName, Now},
     seeded_bug::seeded_bug,
 };
 
@@ -17,15 +16,14 @@ use crate::{
     },
     plan::{
         Limits,
-        drain::kubernetes::{BIND_MS, events, eviction, identity, is_awaited, others_disturbed, owed, questions},
+        drain::kubernetes::{
+            BIND_MS, control_plane, events, eviction, identity, is_awaited, others_disturbed, owed, questions,
+        },
         secrets,
         snapshot::ClusterSnapshot,
         update::targets,
     },
 };
-
-/// Control machines whose addresses go with a question. All are connected to at once.
-const FALLBACKS_MAX: usize = 9;
 
 /// Clusters with a Kubernetes that may have questions for it: about an open update, or about former drains.
 fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
@@ -57,7 +55,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let Some(spec) = &snapshot.spec.kubernetes else { continue };
         awaited.extend(targets(&snapshot).map(|view| (view.row.name.clone(), is_awaited(&snapshot, view))));
-        let fallbacks = control_addresses(facts, cluster);
+        let fallbacks = control_plane::fallbacks(&snapshot);
         let access = secrets::find(facts, cluster, &spec.kubeconfig).map(|secret| (Arc::clone(secret), fallbacks));
         let of_nodes = targets(&snapshot).flat_map(|view| {
             let due = events::due(&snapshot, view).into_iter();
@@ -105,16 +103,6 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
         effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }));
     }
-}
-
-/// Addresses of the control machines that may have an API server.
-fn control_addresses(facts: &Facts, cluster: &ClusterName) -> Arc<[IpAddr]> {
-    let control = |row: &&Arc<MachineRow>| {
-        let deployed = row.ready_at.is_some() && !row.revoked && row.removal.is_none();
-        row.spec.machine_type == MachineType::Control && deployed
-    };
-    let controls = facts.machines_of(cluster).filter(control);
-    controls.filter_map(|row| row.internal_ip()?.parse().ok()).take(FALLBACKS_MAX).collect()
 }
 
 /// Clears the cordons of former drains that the nodes bear no more. Decisions follow: the next drain waits for it.

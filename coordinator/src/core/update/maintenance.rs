@@ -140,8 +140,8 @@ pub(in crate::core) fn leave(
 
 /// A Kubernetes node with a cordon that the record does not explain: its operator has looked at it.
 fn give_back_node(tx: &mut Transaction<'_>, actor: &str, machine: &MachineName, now: Now) -> Result<Reply, Refusal> {
-    let known = tx.machines.get(machine).and_then(|row| row.owed_cordon.clone()).filter(|owed| owed.needs_review);
-    let Some(owed) = known else {
+    let row = tx.machines.get(machine).filter(|row| !row.revoked);
+    let Some(owed) = row.and_then(|row| row.owed_cordon.clone()).filter(|owed| owed.needs_review) else {
         return Err(refusal("NothingToDo", format!("{machine} is not in maintenance")));
     };
     let line = format!("machine {machine}: its Kubernetes node {} is given back once its kubelet is Ready", owed.name);

@@ -2,6 +2,7 @@
 //! server says that it is. The connection of an agent proves nothing about them.
 
 use core::net::IpAddr;
+use std::sync::Arc;
 
 use muster_proto::{
     model::{Blocked, MachineType, Reason},
@@ -17,6 +18,9 @@ use crate::{
     },
 };
 
+/// Control machines whose addresses go with a question. All are connected to at once.
+const FALLBACKS_MAX: usize = 9;
+
 /// The other control machines that have been Ready, if they count for this machine: an operator may accept that the
 /// control plane is down. One without a known address counts as one that lacks everything.
 pub(super) fn others<'s, 'a>(snapshot: &'s ClusterSnapshot<'a>, view: &MachineView<'_>) -> Vec<&'s MachineView<'a>> {
@@ -25,8 +29,7 @@ pub(super) fn others<'s, 'a>(snapshot: &'s ClusterSnapshot<'a>, view: &MachineVi
     if !control || accepts_downtime(snapshot, view) || seeded_bug("ignore-api-servers") {
         return Vec::new();
     }
-    let others = snapshot.of_type(MachineType::Control).filter(|other| other.row.name != view.row.name);
-    others.filter(|other| other.ready_once() && !other.row.revoked && other.row.removal.is_none()).collect()
+    deployed(snapshot).filter(|other| other.row.name != view.row.name).collect()
 }
 
 fn server(view: &MachineView<'_>) -> Option<ControlServer> {
@@ -35,12 +38,23 @@ fn server(view: &MachineView<'_>) -> Option<ControlServer> {
     Some(ControlServer { hostname: host.hostname.clone(), address })
 }
 
+/// Control machines that may have an API server.
+fn deployed<'s, 'a>(snapshot: &'s ClusterSnapshot<'a>) -> impl Iterator<Item = &'s MachineView<'a>> {
+    let counts = |view: &&MachineView<'_>| view.ready_once() && !view.row.revoked && view.row.removal.is_none();
+    snapshot.of_type(MachineType::Control).filter(counts)
+}
+
 /// Every control machine whose API server counts for another one. Empty: there is at most one.
 #[must_use]
 pub fn all_servers(snapshot: &ClusterSnapshot<'_>) -> Vec<ControlServer> {
-    let counts = |view: &&MachineView<'_>| view.ready_once() && !view.row.revoked && view.row.removal.is_none();
-    let servers: Vec<_> = snapshot.of_type(MachineType::Control).filter(counts).filter_map(server).collect();
+    let servers: Vec<_> = deployed(snapshot).filter_map(server).collect();
     if servers.len() < 2 { Vec::new() } else { servers }
+}
+
+/// Addresses to ask where the kubeconfig's server cannot be connected to.
+#[must_use]
+pub fn fallbacks(snapshot: &ClusterSnapshot<'_>) -> Arc<[IpAddr]> {
+    deployed(snapshot).filter_map(server).map(|server| server.address).take(FALLBACKS_MAX).collect()
 }
 
 /// The control machines to look at next. Empty: none, or it was done a moment ago.
