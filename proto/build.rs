@@ -26,7 +26,7 @@ fn is_static_glibc() -> bool {
 }
 
 fn messages() -> Result<(), Box<dyn Error>> {
-    let files = ["model", "enrollment", "swarm", "agent_link", "fleet", "maintenance"];
+    let files = ["model", "enrollment", "swarm", "control_plane", "agent_link", "fleet", "maintenance"];
     let files = files.map(|name| format!("muster/v1/{name}.proto"));
     let descriptors = protox::compile(&files, ["."])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);

@@ -23,7 +23,10 @@ use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use muster_proto::{
     convert::as_line,
-    model::{AckProof, Assignment, AuthCode, Epoch, MachineName, Now, Reason, Seq, SwarmCall},
+    model::{
+        AckProof, Assignment, AuthCode, ControlPlaneAnswer, ControlPlaneCall, Epoch, MachineName, Now, Reason, Seq,
+        SwarmCall,
+    },
     seeded_bug::seeded_bug,
 };
 
@@ -183,6 +186,7 @@ impl Core {
                 }
             }
             Input::SwarmCalled(call) => self.swarm_called(call, &mut step),
+            Input::ControlPlaneCalled(call) => self.control_plane_called(call, &mut step),
             Input::Fetched { key, generation, outcome } => self.fetched(&key, generation, outcome, now),
             Input::NoRoom { key, message } => self.no_room(key, &message),
             Input::DiskFull(full) => {
@@ -346,6 +350,18 @@ impl Core {
             None => {
                 self.saw(call.epoch, AuthCode::NONE, step);
                 step.acts.push(Effect::CallSwarm(call));
+            }
+        }
+    }
+
+    fn control_plane_called(&mut self, call: ControlPlaneCall, step: &mut Step) {
+        match accept::over(&self.ledger, call.epoch) {
+            Some(why) => {
+                step.sends.push(ToCoordinator::ControlPlane(ControlPlaneAnswer { id: call.id, result: Err(why) }));
+            }
+            None => {
+                self.saw(call.epoch, AuthCode::NONE, step);
+                step.acts.push(Effect::AskControlPlane(call));
             }
         }
     }

@@ -7,7 +7,10 @@ use std::{path::Path, time::Duration};
 
 use muster_proto::{
     daemon::service_manager,
-    model::{Generation, ItemInput, MachineName, RunnerKind, Seq, SwarmAnswer, SwarmCall},
+    model::{
+        ControlPlaneAnswer, ControlPlaneCall, Generation, ItemInput, MachineName, RunnerKind, Seq, SwarmAnswer,
+        SwarmCall,
+    },
 };
 use tokio::{
     sync::mpsc,
@@ -19,6 +22,7 @@ use tracing::{debug, info, warn};
 use crate::{
     attempt::{AttemptError, AttemptKey, Attempts, record::Progress},
     config::StateDir,
+    control_plane::ControlPlane,
     core::{Config, Core, Effect, Input, LedgerState, Record, Slot, ToCoordinator},
     disk_space, docker,
     host::Clock,
@@ -59,12 +63,13 @@ pub enum EngineError {
     },
 }
 
-/// Messages to the engine from the tasks that follow attempts and call the swarm.
+/// Messages to the engine from the tasks that follow attempts and answer calls.
 #[derive(Debug)]
 enum FromAttempt {
     Input(Input),
     Progress(AttemptKey, Progress),
     Swarm(SwarmAnswer),
+    ControlPlane(ControlPlaneAnswer),
     Fetched { key: AttemptKey, generation: Generation, outcome: Result<Vec<ItemInput>, String> },
 }
 
@@ -83,6 +88,7 @@ pub struct Engine {
     logs: LogStreams,
     notifier: Notifier,
     swarm: SwarmCalls,
+    control_plane: ControlPlane,
     from_attempts: mpsc::Receiver<FromAttempt>,
     to_engine: mpsc::Sender<FromAttempt>,
 }
@@ -111,6 +117,7 @@ impl Engine {
             logs: LogStreams::default(),
             notifier: Notifier::default(),
             swarm: SwarmCalls::new(Path::new(docker::SOCKET)),
+            control_plane: ControlPlane::default(),
             from_attempts,
             to_engine,
         }
@@ -185,6 +192,10 @@ impl Engine {
                 self.send(&ToCoordinator::Swarm(answer));
                 Ok(())
             }
+            Some(FromAttempt::ControlPlane(answer)) => {
+                self.send(&ToCoordinator::ControlPlane(answer));
+                Ok(())
+            }
             None => Ok(()), // we hold a sender ourselves
         }
     }
@@ -212,6 +223,7 @@ impl Engine {
             Some(FromLink::Assigned(assignment)) => self.step(Input::Received(assignment)),
             Some(FromLink::Acked(seq, proof)) => self.step(Input::Acked(seq, proof)),
             Some(FromLink::SwarmCalled(call)) => self.step(Input::SwarmCalled(call)),
+            Some(FromLink::ControlPlaneCalled(call)) => self.step(Input::ControlPlaneCalled(call)),
             Some(FromLink::LogWanted { request_id, item, follow }) => {
                 if let Some(session) = &self.session {
                     let key = self.core.newest_attempt(item.as_ref());
@@ -257,6 +269,9 @@ impl Engine {
                 }
                 Effect::CallSwarm(call) => {
                     tokio::spawn(ask_swarm(self.swarm.clone(), call, self.to_engine.clone()));
+                }
+                Effect::AskControlPlane(call) => {
+                    tokio::spawn(ask_control_plane(self.control_plane.clone(), call, self.to_engine.clone()));
                 }
             }
         }
@@ -368,6 +383,11 @@ fn log(record: &Record) {
 async fn ask_swarm(swarm: SwarmCalls, call: SwarmCall, engine: mpsc::Sender<FromAttempt>) {
     let answer = swarm.answer(call).await;
     engine.send(FromAttempt::Swarm(answer)).await.ok();
+}
+
+async fn ask_control_plane(control_plane: ControlPlane, call: ControlPlaneCall, engine: mpsc::Sender<FromAttempt>) {
+    let answer = control_plane.answer(call).await;
+    engine.send(FromAttempt::ControlPlane(answer)).await.ok();
 }
 
 #[cfg(test)]

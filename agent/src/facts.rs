@@ -30,6 +30,12 @@ pub struct AddressChoice {
     pub reaches_coordinator: Option<IpAddr>,
 }
 
+/// Every address of this machine.
+#[must_use]
+pub fn own_addresses() -> Vec<IpAddr> {
+    addresses::own()
+}
+
 /// Collects the current facts.
 #[must_use]
 pub fn collect(choice: &AddressChoice) -> HostFacts {

@@ -2,6 +2,7 @@
 
 pub mod attempt;
 pub mod config;
+pub mod control_plane;
 pub mod core;
 mod disk_space;
 pub mod docker;

@@ -15,7 +15,7 @@ use std::{
 use muster_proto::{
     address::Addresses,
     convert::{Hello, WireError},
-    model::{AckProof, Assignment, AuthCode, Epoch, HostFacts, ItemName, Seq, SwarmCall},
+    model::{AckProof, Assignment, AuthCode, ControlPlaneCall, Epoch, HostFacts, ItemName, Seq, SwarmCall},
     tls::{ConnectError, TlsError, spread, without_manual},
 };
 use tokio::{
@@ -77,6 +77,8 @@ pub enum FromLink {
     Acked(Seq, AckProof),
     /// The coordinator calls this machine's swarm.
     SwarmCalled(SwarmCall),
+    /// The coordinator asks about this machine's part of a control plane.
+    ControlPlaneCalled(ControlPlaneCall),
     /// A reader requests output.
     LogWanted {
         /// Id of the reader.

@@ -3,6 +3,7 @@
 
 mod backup;
 mod cluster;
+mod etcd;
 mod fault;
 mod group;
 mod hook;

@@ -2,6 +2,7 @@
 //! other code decides what it may do.
 
 mod assignment;
+mod control_plane;
 mod facts;
 mod hello;
 mod input;

@@ -1,6 +1,7 @@
 //! The domain types (glossary in docs/ARCHITECTURE.md). Plain data: no I/O, no clock.
 
 mod backup;
+mod control_plane;
 mod duration;
 mod facts;
 mod hook;
@@ -19,6 +20,10 @@ mod swarm;
 mod swarm_join;
 
 pub use backup::Backups;
+pub use control_plane::{
+    ControlPlaneAnswer, ControlPlaneCall, ControlPlaneOp, ControlPlaneReply, EtcdClient, EtcdHealth, EtcdProbe,
+    PROBE_TEXT_BYTES_MAX,
+};
 pub use duration::duration_ms;
 pub use facts::{Disk, HostFacts, NetworkInterface, own_label};
 pub use hook::{Hook, HookMachines, UpdateHooks};
@@ -33,7 +38,7 @@ pub use item::{
     PARAM_NAME_BYTES_MAX, Permit, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT,
     TIMEOUT_MAX, Unknown, VAR_NAME_BYTES_MAX, VARS_DEPTH_MAX, is_param_name, is_var_name,
 };
-pub use kubernetes::{EVICTIONS_AT_ONCE_MAX, KubernetesDrain, KubernetesSpec, UnmanagedPods};
+pub use kubernetes::{EVICTIONS_AT_ONCE_MAX, KubernetesDrain, KubernetesSpec, PROBE_VARIABLES, UnmanagedPods};
 pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, MANUAL, MIGRATION_MODE, RemovalPolicy,
     Scope, UpdateDeadlines, UpdateGroup,

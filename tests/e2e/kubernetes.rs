@@ -2,6 +2,7 @@
 //! recorded ones do. Every agent has a hostname and a boot id of its own.
 
 mod addresses;
+mod etcd;
 mod giving_back;
 
 use std::{collections::BTreeMap, fs};

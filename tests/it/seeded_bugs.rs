@@ -168,6 +168,7 @@ kubernetes_bugs! {
     forget_owed_cordon: "forget-owed-cordon" by "cordon", last at 110;
     ignore_api_servers: "ignore-api-servers" by "controls", last at 387;
     ignore_boot_id: "ignore-boot-id" by "back" | "node", last at 1;
+    ignore_etcd_health: "ignore-etcd-health" by "controls", last at 387;
     ignore_keep_cordoned: "ignore-keep-cordoned" by "cordon", last at 85;
     ignore_unknown_cordons: "ignore-unknown-cordons" by "cordon", last at 983;
     ignore_volumes: "ignore-volumes" by "pods", last at 15;

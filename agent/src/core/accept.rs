@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, fmt};
 
 use muster_proto::{
-    model::{Assignment, SwarmAnswer, SwarmCall, SwarmFailure, SwarmFailureCode},
+    model::{Assignment, Epoch, SwarmAnswer, SwarmCall, SwarmFailure, SwarmFailureCode},
     seeded_bug::seeded_bug,
 };
 
@@ -88,12 +88,15 @@ pub(super) fn verdict(ledger: &LedgerState, new: &Assignment) -> Verdict {
 /// Refusal of a call from a coordinator that has been succeeded.
 pub(super) fn refused_call(ledger: &LedgerState, call: &SwarmCall) -> Option<SwarmAnswer> {
     // Seeded bug: change the swarm for a coordinator that has been succeeded.
-    if call.epoch >= ledger.epoch || seeded_bug("agent-answer-older-epoch") {
-        return None;
-    }
-    let message = format!("epoch {} is over: this machine has seen {}", call.epoch, ledger.epoch);
+    let message = over(ledger, call.epoch).filter(|_| !seeded_bug("agent-answer-older-epoch"))?;
     let failure = SwarmFailure { code: SwarmFailureCode::StaleEpoch, message };
     Some(SwarmAnswer { id: call.id, result: Err(failure) })
+}
+
+/// Why a coordinator of this epoch is answered no more. None: it has no successor that this machine knows.
+pub(super) fn over(ledger: &LedgerState, epoch: Epoch) -> Option<String> {
+    let message = || format!("epoch {epoch} is over: this machine has seen {}", ledger.epoch);
+    (epoch < ledger.epoch).then(message)
 }
 
 fn same_content(old: &Assignment, new: &Assignment) -> bool {

@@ -3,7 +3,8 @@
 use std::{borrow::Cow, sync::Arc};
 
 use muster_proto::model::{
-    AckProof, Assignment, AuthCode, Epoch, Generation, ItemStatus, Reason, Seq, SwarmAnswer, SwarmCall,
+    AckProof, Assignment, AuthCode, ControlPlaneAnswer, ControlPlaneCall, Epoch, Generation, ItemStatus, Reason, Seq,
+    SwarmAnswer, SwarmCall,
 };
 
 use crate::{
@@ -69,6 +70,8 @@ pub enum Input {
     },
     /// The coordinator calls this machine's swarm.
     SwarmCalled(SwarmCall),
+    /// The coordinator asks about this machine's part of a control plane.
+    ControlPlaneCalled(ControlPlaneCall),
     /// Result of [`Effect::Fetch`]. Only the driver of the core holds the values.
     Fetched {
         /// The attempt that needs them.
@@ -114,6 +117,8 @@ pub enum Effect {
     Remove(AttemptKey),
     /// Call the machine's swarm, in parallel with a running attempt, and send the answer if there is a session.
     CallSwarm(SwarmCall),
+    /// Answer a question about the machine's part of a control plane, as for [`Effect::CallSwarm`].
+    AskControlPlane(ControlPlaneCall),
 }
 
 /// A message to the coordinator.
@@ -135,6 +140,8 @@ pub enum ToCoordinator {
     },
     /// Answer to a call of the coordinator. A lost session loses it; the coordinator's deadline covers that.
     Swarm(SwarmAnswer),
+    /// Answer to a question about the machine's part of a control plane; lost like that.
+    ControlPlane(ControlPlaneAnswer),
     /// The permit of this number is void: nothing will start under it.
     PermitWanted(u64),
     /// Why the agent is blocked; None clears it.

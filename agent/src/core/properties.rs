@@ -258,6 +258,7 @@ impl World {
             Effect::Send(
                 ToCoordinator::Answer { .. }
                 | ToCoordinator::Swarm(_)
+                | ToCoordinator::ControlPlane(_)
                 | ToCoordinator::PermitWanted(_)
                 | ToCoordinator::Blocked(_),
             ) => Ok(()),
@@ -300,6 +301,9 @@ impl World {
                 hold(!running, "the directory of what runs is kept")
             }
             Effect::CallSwarm(call) => hold(call.epoch == self.durable.epoch, "the epoch is durable before the call"),
+            Effect::AskControlPlane(call) => {
+                hold(call.epoch == self.durable.epoch, "the epoch is durable before the answer")
+            }
         }
     }
 

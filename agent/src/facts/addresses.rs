@@ -56,6 +56,11 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
 }
 
+/// Every address of this machine.
+pub(super) fn own() -> Vec<IpAddr> {
+    read().into_values().flat_map(|interface| interface.addresses).map(|(address, _)| address).collect()
+}
+
 /// Interfaces to report: real devices, and all with a global address. This omits the hundreds of pod interfaces on a
 /// Kubernetes node, which come and go and are unrelated to the machine.
 pub(super) fn to_report(found: &BTreeMap<String, Interface>) -> Vec<NetworkInterface> {

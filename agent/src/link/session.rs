@@ -6,7 +6,10 @@ use muster_proto::{
     IDENTITY_REVOKED, LINK_MESSAGE_BYTES_MAX,
     address::Addresses,
     convert::{Hello, WireError, as_line, code},
-    model::{AckProof, Assignment, AuthCode, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq, SwarmCall},
+    model::{
+        AckProof, Assignment, AuthCode, ControlPlaneCall, Epoch, Generation, HostFacts, ItemInput, ItemName, Seq,
+        SwarmCall,
+    },
     tls,
     wire::{
         AgentBlocked, AgentMessage, AssignmentAnswer, CoordinatorMessage, FetchSecretsRequest, Heartbeat, PermitWanted,
@@ -66,6 +69,7 @@ impl SessionHandle {
                 message: refusal.as_ref().map(|refusal| refusal.message.clone()).unwrap_or_default(),
             }),
             ToCoordinator::Swarm(answer) => Out::SwarmAnswer(answer.into()),
+            ToCoordinator::ControlPlane(answer) => Out::ControlPlaneAnswer(answer.into()),
             ToCoordinator::PermitWanted(permit) => Out::PermitWanted(PermitWanted { permit: *permit }),
             ToCoordinator::Blocked(blocked) => Out::Blocked(AgentBlocked {
                 reason: blocked.as_ref().map(|blocked| blocked.reason.to_string()).unwrap_or_default(),
@@ -312,6 +316,7 @@ async fn pass(message: CoordinatorMessage, engine: &mpsc::Sender<FromLink>) -> R
             follow: wanted.follow,
         },
         Some(In::SwarmCall(call)) => FromLink::SwarmCalled(SwarmCall::try_from(call)?),
+        Some(In::ControlPlaneCall(call)) => FromLink::ControlPlaneCalled(ControlPlaneCall::try_from(call)?),
         Some(In::LogCancel(cancel)) => FromLink::LogCanceled { request_id: cancel.request_id },
         Some(In::Welcome(_)) => return Err(LinkError::NoWelcome),
         // Ignore unknown messages of a newer coordinator.

@@ -3,7 +3,12 @@
 pub mod check;
 
 use core::net::IpAddr;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use muster_proto::{
+    model::{EtcdProbe, MachineId},
+    seeded_bug::seeded_bug,
+};
 
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +48,9 @@ pub enum KubernetesOp {
         /// The pods.
         pods: Vec<PodRef>,
     },
-    /// Nodes and API servers of control machines: `/readyz` at each address, with the kubeconfig's port, CA and TLS
-    /// server name. Answered with [`KubernetesReply::ControlPlane`].
+    /// Nodes, API servers and etcd members of control machines: `/readyz` at each address, with the kubeconfig's port,
+    /// CA and TLS server name; and the health of etcd, asked by each machine's own agent. Answered with
+    /// [`KubernetesReply::ControlPlane`].
     ControlPlane {
         /// The control machines.
         servers: Vec<ControlServer>,
@@ -76,6 +82,17 @@ pub struct ControlServer {
     pub hostname: String,
     /// Its InternalIP.
     pub address: IpAddr,
+    /// How its etcd member is asked for its health. None: it is not.
+    pub etcd: Option<EtcdQuestion>,
+}
+
+/// A question to a control machine's agent about its etcd member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdQuestion {
+    /// The agent.
+    pub agent: MachineId,
+    /// Where it asks, without variables.
+    pub probe: EtcdProbe,
 }
 
 /// A control machine as it was found.
@@ -85,6 +102,45 @@ pub struct ControlState {
     pub server: ControlServer,
     /// What it lacks: a Ready node, or an API server that is ready. None: nothing.
     pub lacks: Option<String>,
+    /// Its etcd member. None: it was not asked.
+    pub etcd: Option<EtcdState>,
+}
+
+/// An etcd member, as its machine's agent found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EtcdState {
+    /// It says that it is healthy.
+    Healthy,
+    /// It says that it is not. Its reason; empty: it gives none.
+    Unhealthy(String),
+    /// Why it has not said anything.
+    Unknown(String),
+}
+
+impl fmt::Display for EtcdState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Healthy => f.write_str("its etcd is healthy"),
+            Self::Unhealthy(reason) if reason.is_empty() => f.write_str("its etcd says that it is not healthy"),
+            Self::Unhealthy(reason) => write!(f, "its etcd says that it is not healthy: {reason}"),
+            Self::Unknown(why) => write!(f, "the health of its etcd is unknown: {why}"),
+        }
+    }
+}
+
+impl ControlState {
+    /// Why the control plane cannot do without another machine while this one is as it is. None: it can.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let etcd = match (&self.server.etcd, &self.etcd) {
+            (None, _) | (Some(_), Some(EtcdState::Healthy)) => None,
+            (Some(_), None) => Some(EtcdState::Unknown("it was not asked".to_owned())),
+            (Some(_), Some(state)) => Some(state.clone()),
+        };
+        // Seeded bug: an API server that answers proves its etcd.
+        let etcd = etcd.filter(|_| !seeded_bug("ignore-etcd-health"));
+        self.lacks.clone().or_else(|| etcd.map(|etcd| etcd.to_string()))
+    }
 }
 
 /// A node object at one moment.

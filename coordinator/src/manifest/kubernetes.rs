@@ -6,13 +6,15 @@ use muster_proto::{
 };
 
 use super::{
+    etcd,
     fault::{Faults, shown},
     params::{self, Secrets},
     read::{Fields, Spot},
 };
 
 /// Fields of `kubernetes`.
-pub(super) const KUBERNETES: Fields = Fields { known: &["kubeconfig", "drain"], later: &["adminConf", "maintenance"] };
+pub(super) const KUBERNETES: Fields =
+    Fields { known: &["kubeconfig", "drain", "etcd"], later: &["adminConf", "maintenance"] };
 /// Fields of `kubernetes.drain`.
 const DRAIN: Fields =
     Fields { known: &["unmanagedPods", "keepLocalStorage", "waitForVolumes", "evictionsAtOnce"], later: &[] };
@@ -22,7 +24,8 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let map = spot.map(faults, &KUBERNETES)?;
     let kubeconfig = map.required(faults, "kubeconfig").and_then(|spot| secret(&spot, secrets, faults));
     let drain = map.or("drain", KubernetesDrain::default(), |spot| drain(&spot, faults));
-    Some(KubernetesSpec { kubeconfig: kubeconfig?, drain: drain? })
+    let etcd = map.or("etcd", None, |spot| etcd::read(&spot, faults));
+    Some(KubernetesSpec { kubeconfig: kubeconfig?, drain: drain?, etcd: etcd? })
 }
 
 /// `${secret.NAME}`, and nothing else: a kubeconfig has credentials.

@@ -4,6 +4,7 @@
 mod answers;
 mod check;
 pub mod client;
+mod etcd;
 pub mod kubeconfig;
 mod list;
 mod load;
@@ -12,9 +13,9 @@ mod selector;
 mod text;
 mod transport;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
-use muster_proto::model::ClusterName;
+use muster_proto::model::{ClusterName, Epoch};
 use tokio::time::timeout;
 
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
     engine::EngineHandle,
     facts::{
         Facts, SecretId, SecretRow,
-        kubernetes::{ClusterLoad, ControlServer, KubernetesFailure, check::Inspection},
+        kubernetes::{ClusterLoad, ControlServer, KubernetesFailure, KubernetesOp, KubernetesReply, check::Inspection},
     },
     pki::Vault,
     plan::secrets,
@@ -43,24 +44,41 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions, vault: Arc<Vault>) {
         tracing::error!("the Kubernetes questions are taken already: no drain goes on");
         return;
     };
+    let epoch = engine.facts().meta.epoch;
     let mut clients = Clients::new();
     while let Some(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }) = questions.recv().await {
         let client = client_of(&mut clients, &kubeconfig, &vault);
-        let engine = engine.clone();
+        let (engine, sessions) = (engine.clone(), sessions.clone());
         tokio::spawn(async move {
             let result = match client {
-                Ok(client) => match timeout(ANSWER_MAX, client.perform(&op, &fallbacks)).await {
-                    Ok(result) => result,
-                    Err(_) => {
+                Ok(client) => {
+                    let asked = perform(&client, (&sessions, epoch), &op, &fallbacks);
+                    timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| {
                         Err(KubernetesFailure::Unreachable(format!("no answer within {} s", ANSWER_MAX.as_secs())))
-                    }
-                },
+                    })
+                }
                 Err(failure) => Err(failure),
             };
             // The engine may have ended.
             drop(engine.notify(Input::KubernetesAnswered { about, number, result }).await);
         });
     }
+}
+
+/// Performs an operation, with what the agents of control machines have to say.
+async fn perform(
+    client: &KubernetesClient,
+    (sessions, epoch): (&Sessions, Epoch),
+    op: &KubernetesOp,
+    fallbacks: &[IpAddr],
+) -> Result<KubernetesReply, KubernetesFailure> {
+    let KubernetesOp::ControlPlane { servers } = op else { return client.perform(op, fallbacks).await };
+    let (reply, states) = tokio::join!(client.perform(op, fallbacks), etcd::states(sessions, epoch, servers));
+    let mut reply = reply?;
+    if let KubernetesReply::ControlPlane { servers, .. } = &mut reply {
+        etcd::add(servers, states);
+    }
+    Ok(reply)
 }
 
 /// A look at everything that could keep a cluster's machines from being drained. None: it has no Kubernetes.
@@ -79,12 +97,13 @@ pub async fn cluster_load(
 pub async fn inspect(
     facts: &Facts,
     cluster: &ClusterName,
-    vault: &Vault,
+    (sessions, vault): (&Sessions, &Vault),
     servers: Vec<ControlServer>,
 ) -> Option<Result<Inspection, KubernetesFailure>> {
     let known = facts.clusters.get(cluster)?.kubernetes_uid.as_deref();
+    let agents = (sessions, facts.meta.epoch);
     Some(match client_for(facts, cluster, vault)? {
-        Ok(client) => check::inspect(&client, known, servers).await,
+        Ok(client) => check::inspect((&client, agents), known, servers).await,
         Err(failure) => Err(failure),
     })
 }

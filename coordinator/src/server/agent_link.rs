@@ -10,7 +10,9 @@ use std::{
 use futures_util::Stream;
 use muster_proto::{
     convert::{Hello, WireError, as_line, count},
-    model::{Generation, HostFacts, ItemInput, ItemName, ItemStatus, MachineId, Reason, Seq, SwarmAnswer},
+    model::{
+        ControlPlaneAnswer, Generation, HostFacts, ItemInput, ItemName, ItemStatus, MachineId, Reason, Seq, SwarmAnswer,
+    },
     wire::{
         self, AgentMessage, CoordinatorMessage, agent_link_server::AgentLink, agent_message::Body,
         coordinator_message::Body as Outbound,
@@ -261,6 +263,9 @@ impl AgentStream {
             }
             Body::Log(chunk) => self.sessions.log_came(id, chunk),
             Body::SwarmAnswer(answer) => self.sessions.swarm_answered(id, SwarmAnswer::try_from(answer)?),
+            Body::ControlPlaneAnswer(answer) => {
+                self.sessions.control_plane_answered(id, ControlPlaneAnswer::try_from(answer)?);
+            }
             Body::Progress(progress) => {
                 let item = ItemName::new(progress.item)
                     .map_err(|_| WireError { field: "progress.item", problem: "not a DNS-1123 label" })?;

@@ -6,6 +6,7 @@ mod agent_link;
 mod authenticator;
 mod authz;
 mod bounds;
+mod control_plane_relay;
 mod enrollment;
 mod failed_attempts;
 mod fleet;

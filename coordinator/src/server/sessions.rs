@@ -16,7 +16,10 @@ use futures_util::Stream;
 use muster_proto::{
     Message as _,
     address::Addresses,
-    model::{Epoch, MachineId, SwarmAnswer, SwarmFailure, SwarmOp, SwarmReply},
+    model::{
+        ControlPlaneAnswer, ControlPlaneOp, ControlPlaneReply, Epoch, MachineId, SwarmAnswer, SwarmFailure, SwarmOp,
+        SwarmReply,
+    },
     wire::{self, CoordinatorMessage, coordinator_message::Body},
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,6 +27,7 @@ use tonic::Status;
 
 use super::{
     authenticator::Caller,
+    control_plane_relay::ControlPlaneRelay,
     log_relay::{LogRelay, LogStream},
     status::SESSION_REPLACED,
     swarm_relay::{Asker, SwarmRelay},
@@ -48,6 +52,7 @@ struct Inner {
     last_number: AtomicU64,
     logs: LogRelay,
     swarm: SwarmRelay,
+    control_plane: ControlPlaneRelay,
     ending: watch::Sender<bool>,
     questions: Questions<SwarmQuestion>,
     kubernetes: Questions<KubernetesQuestion>,
@@ -71,6 +76,7 @@ impl Inner {
     fn end_of_session(&self, id: MachineId) {
         self.logs.end_of_session(id);
         self.swarm.end_of_session(id);
+        self.control_plane.end_of_session(id);
     }
 }
 
@@ -262,6 +268,28 @@ impl Sessions {
             pending.unsent();
         }
         pending.answer(time_limit).await
+    }
+
+    /// Ask a control machine's agent about its part of the control plane, and return the answer.
+    ///
+    /// # Errors
+    /// Why there is none, in one line.
+    pub async fn call_control_plane(
+        &self,
+        (id, epoch): (MachineId, Epoch),
+        op: ControlPlaneOp,
+        time_limit: Duration,
+    ) -> Result<ControlPlaneReply, String> {
+        let pending = self.0.control_plane.open(id, epoch, op)?;
+        if !self.send(id, None, Body::ControlPlaneCall((&pending.call).into())) {
+            pending.unsent();
+        }
+        pending.answer(time_limit).await
+    }
+
+    /// Deliver an answer about a control plane.
+    pub(super) fn control_plane_answered(&self, id: MachineId, answer: ControlPlaneAnswer) {
+        self.0.control_plane.came(id, answer);
     }
 
     /// Questions about swarms, for the task that asks them. None: they are already taken.

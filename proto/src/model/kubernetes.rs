@@ -2,7 +2,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{SecretName, Unknown, item::words};
+use super::{EtcdProbe, SecretName, Unknown, item::words};
 
 /// Default of [`KubernetesDrain::evictions_at_once`].
 const EVICTIONS_AT_ONCE_DEFAULT: u32 = 10;
@@ -18,7 +18,14 @@ pub struct KubernetesSpec {
     /// How nodes are drained.
     #[serde(default, skip_serializing_if = "KubernetesDrain::is_default")]
     pub drain: KubernetesDrain,
+    /// How each control machine's etcd member is asked for its health, with the variables of [`PROBE_VARIABLES`]. None:
+    /// it is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdProbe>,
 }
+
+/// Variables in [`KubernetesSpec::etcd`]: they differ by machine.
+pub const PROBE_VARIABLES: [&str; 3] = ["machine.name", "machine.hostname", "machine.internalIP"];
 
 /// How the pods of a node are moved away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

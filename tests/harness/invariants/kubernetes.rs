@@ -12,10 +12,11 @@ impl Watcher {
     }
 
     /// `controls`: rule 1. A control machine is disturbed only while the kubelet and the API server of every other are
-    /// ready.
+    /// ready, and its etcd member is healthy.
     pub fn controls_are_ready(&self, name: &MachineName, lacking: Option<String>) -> Checked {
-        let violation =
-            |other| self.violation("controls", format!("{name} is disturbed, and the API server of {other} is down"));
+        let violation = |other| {
+            self.violation("controls", format!("{name} is disturbed, and the API server or etcd of {other} is down"))
+        };
         lacking.map_or(Ok(()), |other| Err(violation(other)))
     }
 

@@ -113,7 +113,9 @@ fn parcel(parcel: &Parcel, machine: &Machine, to: &mut DefaultHasher) {
             (generation, refusal.is_some()).hash(to);
         }
         Said::FromAgent(ToCoordinator::PermitWanted(number)) => number.hash(to),
-        Said::FromAgent(what @ (ToCoordinator::Blocked(_) | ToCoordinator::Swarm(_))) => discriminant(what).hash(to),
+        Said::FromAgent(
+            what @ (ToCoordinator::Blocked(_) | ToCoordinator::Swarm(_) | ToCoordinator::ControlPlane(_)),
+        ) => discriminant(what).hash(to),
         Said::Hello(_)
         | Said::HostChanged(_)
         | Said::Fetch(..)

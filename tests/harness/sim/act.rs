@@ -223,7 +223,7 @@ impl World {
                 self.tell(Input::Answer { id, session, generation, refused });
             }
             // Handled outside of the core.
-            ToCoordinator::Swarm(_) => {}
+            ToCoordinator::Swarm(_) | ToCoordinator::ControlPlane(_) => {}
             ToCoordinator::PermitWanted(permit) => {
                 self.count("permit ran out");
                 self.tell(Input::PermitWanted { id, permit });

@@ -18,12 +18,14 @@ use muster_coordinator::{
     facts::{
         Facts,
         kubernetes::{
-            ControlServer, ControlState, Eviction, EvictionAnswer, KubernetesFailure, KubernetesNode, KubernetesOp,
-            KubernetesReply, NodeLoad, PodRef,
+            ControlServer, ControlState, EtcdState, Eviction, EvictionAnswer, KubernetesFailure, KubernetesNode,
+            KubernetesOp, KubernetesReply, NodeLoad, PodRef,
         },
     },
 };
-use muster_proto::model::{Epoch, KubernetesDrain, KubernetesSpec, MachineId, MachineName, MachineType, UnmanagedPods};
+use muster_proto::model::{
+    Epoch, EtcdProbe, KubernetesDrain, KubernetesSpec, MachineId, MachineName, MachineType, UnmanagedPods,
+};
 
 use super::{Event, Plan, World, machine::Machine, manifest};
 use crate::{invariants::Violation, rng::Rng};
@@ -114,7 +116,10 @@ impl SimKubernetes {
             absent_until: BTreeMap::new(),
             seen: checks::Seen::default(),
         };
-        (kubernetes, KubernetesSpec { kubeconfig: manifest::secret_name(MachineType::Control), drain })
+        (
+            kubernetes,
+            KubernetesSpec { kubeconfig: manifest::secret_name(MachineType::Control), drain, etcd: Some(probe()) },
+        )
     }
 
     /// The machine's kubelet works, and reports what it knows.
@@ -148,7 +153,7 @@ impl SimKubernetes {
         let Some(node) = self.cluster.nodes.iter_mut().find(|node| node.index == index) else { return };
         let before = (node.ready, node.boot_id.clone(), node.addresses.clone());
         report(node, up, (machine.boot_id(), addresses), takes_ms, at);
-        let lacks = !node.ready || node.api_down_until > at;
+        let lacks = !node.ready || node.api_down_until > at || node.etcd_down_until > at;
         node.lacking_since = lacks.then(|| node.lacking_since.unwrap_or(at));
         if before != (node.ready, node.boot_id.clone(), node.addresses.clone()) {
             node.version = version;
@@ -175,7 +180,12 @@ fn report(node: &mut Node, up: bool, (boot_id, addresses): (String, Vec<IpAddr>)
     }
 }
 
-/// What control machines lack: their nodes are to be Ready, and their API servers.
+/// How the etcd members are asked. The cluster answers for the agents.
+fn probe() -> EtcdProbe {
+    EtcdProbe { health: "http://${machine.internalIP}:2381/health".to_owned(), ca_file: None, client: None }
+}
+
+/// What control machines lack: their nodes are to be Ready, and their API servers; and how their etcd members are.
 fn control_plane(cluster: &Cluster, cluster_uid: String, servers: &[ControlServer]) -> KubernetesReply {
     let lacks = |server: &ControlServer| {
         let node = cluster.nodes.iter().find(|node| node.name == server.hostname);
@@ -185,10 +195,21 @@ fn control_plane(cluster: &Cluster, cluster_uid: String, servers: &[ControlServe
             Some(_) => None,
         }
     };
-    KubernetesReply::ControlPlane {
-        cluster_uid,
-        servers: servers.iter().map(|server| ControlState { server: server.clone(), lacks: lacks(server) }).collect(),
-    }
+    // Its agent is there to ask while its machine is up.
+    let etcd = |server: &ControlServer| {
+        server.etcd.as_ref()?;
+        let node = cluster.nodes.iter().find(|node| node.name == server.hostname);
+        Some(match node.filter(|node| node.ready) {
+            None => EtcdState::Unknown("its agent is not connected".to_owned()),
+            Some(node) if node.etcd_down_until > cluster.at => EtcdState::Unhealthy("RAFT NO LEADER".to_owned()),
+            Some(_) => EtcdState::Healthy,
+        })
+    };
+    let state = |server: &ControlServer| {
+        let (lacks, etcd) = (lacks(server), etcd(server));
+        ControlState { server: server.clone(), lacks, etcd }
+    };
+    KubernetesReply::ControlPlane { cluster_uid, servers: servers.iter().map(state).collect() }
 }
 
 /// The same objects in another cluster: names and boots agree, UIDs differ.

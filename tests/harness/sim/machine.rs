@@ -324,6 +324,8 @@ impl Machine {
                 (None, None)
             }
             Effect::CallSwarm(call) => (Some(Deed::AskedSwarm(call)), None),
+            // The simulated cluster answers for the agents.
+            Effect::AskControlPlane(_) => (None, None),
         })
     }
 

@@ -84,6 +84,24 @@ fn an_attempt_never_started_is_not_started_for_an_old_assignment() {
 }
 
 #[test]
+fn a_question_about_a_control_plane_is_answered_only_for_the_newest_coordinator() {
+    use muster_proto::model::{ControlPlaneCall, ControlPlaneOp, EtcdProbe};
+    let now = Now { wall_ms: 0, mono_ms: 0 };
+    let call = |epoch| {
+        let probe = EtcdProbe { health: "http://127.0.0.1:2381".to_owned(), ca_file: None, client: None };
+        ControlPlaneCall { id: 7, epoch: Epoch(epoch), op: ControlPlaneOp::EtcdHealth(probe) }
+    };
+    let mut core = Core::new(config(), empty());
+    drop(core.step(Input::Started { boot_id: "b".to_owned() }, now));
+    drop(core.step(Input::LinkUp { epoch: Epoch(2), code: AuthCode::NONE }, now));
+    let effects = core.step(Input::ControlPlaneCalled(call(3)), now);
+    assert_eq!(effects.last(), Some(&Effect::AskControlPlane(call(3))));
+    let effects = core.step(Input::ControlPlaneCalled(call(2)), now);
+    let [Effect::Send(ToCoordinator::ControlPlane(answer))] = effects.as_slice() else { panic!("{effects:?}") };
+    assert!(answer.result.as_ref().is_err_and(|why| why.contains("epoch 2 is over")), "{answer:?}");
+}
+
+#[test]
 fn a_call_is_answered_beside_what_runs_and_only_for_the_newest_coordinator() {
     use muster_proto::model::{SwarmCall, SwarmFailureCode, SwarmOp};
     let call = |epoch| Input::SwarmCalled(SwarmCall { id: 7, epoch: Epoch(epoch), op: SwarmOp::Nodes });

@@ -143,20 +143,32 @@ fn control_machines(asked: &Result<Vec<ControlState>, KubernetesFailure>) -> Opt
         Err(failure) => vec![unasked(failure)],
         Ok(states) if states.is_empty() => return None,
         Ok(states) => {
-            let lacking = states.iter().filter_map(|ControlState { server, lacks }| {
-                let line = problem(format!("{} ({}): {}", server.hostname, server.address, lacks.as_ref()?));
+            let lacking = states.iter().filter_map(|state| {
+                let server = &state.server;
+                let line = problem(format!("{} ({}): {}", server.hostname, server.address, state.problem()?));
                 Some(then(line, "No other control machine goes down before that is resolved."))
             });
             let lacking: Vec<CheckLine> = lacking.collect();
             let count = states.len();
             if lacking.is_empty() {
-                vec![ok(format!("the API servers of all {count} are ready, each at its machine's address"))]
+                let api_servers =
+                    ok(format!("the API servers of all {count} are ready, each at its machine's address"));
+                vec![api_servers, etcd_members(states)]
             } else {
                 bounded(lacking)
             }
         }
     };
     Some(section("Control machines", lines))
+}
+
+/// The etcd members of control machines without a problem.
+fn etcd_members(states: &[ControlState]) -> CheckLine {
+    if states.iter().all(|state| state.etcd.is_some()) {
+        return ok(format!("the etcd members of all {} say that they are healthy", states.len()));
+    }
+    let line = note("the health of etcd is not asked: the manifest has no spec.kubernetes.etcd");
+    then(line, "Set it where etcd runs on the control machines.")
 }
 
 /// A machine and its node.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use muster_proto::model::Epoch;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
@@ -18,6 +19,7 @@ use crate::orchestrator::kubernetes::{
     text::one_line,
     transport::{Call, Session},
 };
+use crate::{orchestrator::kubernetes::perform, server::Sessions};
 
 /// Time for a whole check. musterctl waits for 30 s.
 const CHECK_MAX: Duration = Duration::from_secs(20);
@@ -43,7 +45,7 @@ const WORKLOADS: [(&str, &str); 3] = [
 /// # Errors
 /// Its identity is unknown, or it is another cluster: nothing else was asked.
 pub(super) async fn inspect(
-    client: &KubernetesClient,
+    (client, agents): (&KubernetesClient, (&Sessions, Epoch)),
     known: Option<&str>,
     servers: Vec<ControlServer>,
 ) -> Result<Inspection, KubernetesFailure> {
@@ -55,7 +57,7 @@ pub(super) async fn inspect(
     let (version, missing, control_plane, nodes, programs) = tokio::join!(
         within(deadline, version(client)),
         within(deadline, missing(client)),
-        within(deadline, control_plane(client, servers)),
+        within(deadline, control_plane(client, agents, servers)),
         within(deadline, nodes(client, &cluster_uid)),
         programs(client, deadline),
     );
@@ -120,12 +122,13 @@ async fn missing(client: &KubernetesClient) -> Result<Vec<Right>, KubernetesFail
 
 async fn control_plane(
     client: &KubernetesClient,
+    agents: (&Sessions, Epoch),
     servers: Vec<ControlServer>,
 ) -> Result<Vec<ControlState>, KubernetesFailure> {
     if servers.is_empty() {
         return Ok(Vec::new());
     }
-    match client.perform(&KubernetesOp::ControlPlane { servers }, &[]).await? {
+    match perform(client, agents, &KubernetesOp::ControlPlane { servers }, &[]).await? {
         KubernetesReply::ControlPlane { servers, .. } => Ok(servers),
         _ => Ok(Vec::new()),
     }

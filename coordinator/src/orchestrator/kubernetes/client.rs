@@ -118,7 +118,8 @@ impl KubernetesClient {
         evict(&mut self.transport.session(fallbacks), pod).await
     }
 
-    /// What each of these control machines lacks: a Ready node, or an API server that is ready.
+    /// What each of these control machines lacks: a Ready node, or an API server that is ready. Their etcd members are
+    /// asked by their agents.
     async fn control_plane(
         &self,
         session: &mut Session<'_>,
@@ -136,7 +137,7 @@ impl KubernetesClient {
                 Some(node) if !node.ready => Some(format!("node {} is not Ready", node.object.name)),
                 Some(_) => self.api_server(server.address).await,
             };
-            ControlState { server: server.clone(), lacks }
+            ControlState { server: server.clone(), lacks, etcd: None }
         });
         Ok(KubernetesReply::ControlPlane { cluster_uid, servers: join_all(asked).await })
     }

@@ -23,7 +23,9 @@ impl Fleet {
         }
         let (known, of) = (Arc::clone(&facts), cluster.clone());
         let servers = self.watches.look(move || check::servers(&known, &of, &limits, now)).await?;
-        let Some(found) = orchestrator::kubernetes::inspect(&facts, &cluster, &self.vault, servers).await else {
+        let Some(found) =
+            orchestrator::kubernetes::inspect(&facts, &cluster, (&self.sessions, &self.vault), servers).await
+        else {
             let message = format!("cluster {cluster} has no Kubernetes: its manifest has no spec.kubernetes");
             return Err(Status::failed_precondition(message));
         };

@@ -95,6 +95,7 @@ pub const REQUIRED: &[&str] = &[
     "a right was missing for a while",
     "an API server was unreachable",
     "the API server of one machine was not ready",
+    "the etcd member of one machine was not healthy",
     "an eviction was accepted",
     "an operator cordoned a node",
     "an operator uncordoned a node",

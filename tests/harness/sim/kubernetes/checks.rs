@@ -133,7 +133,7 @@ impl World {
         self.kubernetes_nodes_are_given_back()
     }
 
-    /// Another control machine whose kubelet or API server has not been ready for long enough to be known.
+    /// Another control machine whose kubelet, API server or etcd has not been ready for long enough to be known.
     fn lacking_control(&self, facts: &Facts, row: &MachineRow) -> Option<String> {
         let cluster = &self.kubernetes.as_ref()?.cluster;
         let rollout = row.rollout.as_ref().and_then(|name| facts.rollouts.get(name)?.update.as_ref());

@@ -71,6 +71,8 @@ pub(crate) struct Node {
     pub(crate) back_at: Option<u64>,
     /// Until when the API server on it is not ready.
     pub(crate) api_down_until: u64,
+    /// Its etcd member says until then that it is not healthy.
+    pub(crate) etcd_down_until: u64,
     /// Since when its kubelet or its API server is not ready.
     pub(crate) lacking_since: Option<u64>,
     /// Volumes of pods that have ended, each with the time of its detachment.
@@ -501,6 +503,7 @@ impl Cluster {
             down_since: None,
             back_at: None,
             api_down_until: 0,
+            etcd_down_until: 0,
             lacking_since: None,
             detaching: Vec::new(),
             undrainable_since: None,

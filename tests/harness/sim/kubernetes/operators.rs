@@ -38,10 +38,8 @@ impl World {
                 "an API server was unreachable"
             }
             1 => {
-                if let Some(node) = kubernetes.cluster.nodes.get_mut(place) {
-                    node.api_down_until = at + 2 * for_ms;
-                }
-                "the API server of one machine was not ready"
+                let node = kubernetes.cluster.nodes.get_mut(place);
+                node.map_or("there was no node", |node| node.part_is_down(at, for_ms))
             }
             2 => {
                 trouble.unauthorized_until = at + for_ms;
@@ -141,7 +139,7 @@ impl World {
         kubernetes.trouble = super::Trouble::default();
         kubernetes.absent_until.clear();
         for node in &mut kubernetes.cluster.nodes {
-            (node.back_at, node.api_down_until) = (None, 0);
+            (node.back_at, node.api_down_until, node.etcd_down_until) = (None, 0, 0);
         }
     }
 
@@ -183,6 +181,17 @@ impl World {
 }
 
 impl Node {
+    /// Its API server is not ready, or its etcd member not healthy.
+    fn part_is_down(&mut self, at: u64, for_ms: u64) -> &'static str {
+        let until = at + 2 * for_ms;
+        if for_ms.is_multiple_of(2) {
+            self.etcd_down_until = until;
+            return "the etcd member of one machine was not healthy";
+        }
+        self.api_down_until = until;
+        "the API server of one machine was not ready"
+    }
+
     fn uncordon_by_hand(&mut self, at: u64) {
         (self.unschedulable, self.wanted_cordoned, self.keep_cordoned) = (false, false, false);
         self.uncordoned_at = Some(at);

@@ -282,6 +282,56 @@ fn api_server_that_is_not_ready_holds_control_machine() {
 }
 
 #[test]
+fn unhealthy_etcd_holds_control_machine() {
+    use crate::facts::kubernetes::EtcdState;
+    let unhealthy = |state: EtcdState| {
+        move |kubernetes: &mut Kubernetes| drop(kubernetes.unhealthy.insert("control-2".to_owned(), state))
+    };
+    for (state, says) in [
+        (EtcdState::Unhealthy("RAFT NO LEADER".to_owned()), "control-2: its etcd says that it is not healthy: RAFT"),
+        (EtcdState::Unknown("no answer".to_owned()), "control-2: the health of its etcd is unknown: no answer"),
+    ] {
+        let (mut fleet, mut kubernetes) = before_controls(1, |_| {}, unhealthy(state));
+        fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+        fleet.live(&mut kubernetes, 15);
+        assert_eq!((fleet.why("control-1").as_deref(), fleet.permit("control-1")), (Some("Quorum"), None));
+        assert!(fleet.says("control-1").contains(says), "{}", fleet.says("control-1"));
+        assert!(kubernetes.is_untouched("control-1"), "it is not even cordoned");
+        kubernetes.unhealthy.clear();
+        fleet.live(&mut kubernetes, 15);
+        assert!(fleet.permit("control-1").is_some(), "{:?}", fleet.says("control-1"));
+    }
+}
+
+/// Each machine's member is asked at its own address, by its own agent.
+#[test]
+fn etcd_is_asked_by_its_own_agent() {
+    use crate::facts::kubernetes::KubernetesOp;
+    let (mut fleet, mut kubernetes) = before_controls(1, |_| {}, |_| {});
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    for _ in 0..15 {
+        fleet.pass(1_000, &[]);
+        let asked = fleet.kubernetes.iter().find_map(|question| match &question.op {
+            KubernetesOp::ControlPlane { servers } => Some(servers.clone()),
+            _ => None,
+        });
+        let Some(servers) = asked else {
+            fleet.answer_kubernetes(&mut kubernetes);
+            continue;
+        };
+        let names: Vec<&str> = servers.iter().map(|server| server.hostname.as_str()).collect();
+        assert_eq!(names, ["control-2", "control-3"]);
+        for server in servers {
+            let etcd = server.etcd.expect("asked");
+            assert_eq!(etcd.agent, fleet.agents[&server.hostname].id);
+            assert_eq!(etcd.probe.health, format!("http://{}:2381/health", server.address));
+        }
+        return;
+    }
+    panic!("the other control machines were not looked at");
+}
+
+#[test]
 fn events_tell_the_drain_once() {
     let (mut fleet, mut kubernetes) = at_workers(1, |_| {});
     web(&mut kubernetes, "worker-1", &["a"]);

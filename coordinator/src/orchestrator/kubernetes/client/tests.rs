@@ -275,7 +275,11 @@ async fn readiness_asks_given_address() {
 #[tokio::test]
 async fn control_plane_names_what_lacks() {
     let servers: Vec<ControlServer> = [("node-1", "127.0.0.1"), ("node-9", "192.0.2.9")]
-        .map(|(hostname, address)| ControlServer { hostname: hostname.to_owned(), address: address.parse().unwrap() })
+        .map(|(hostname, address)| ControlServer {
+            hostname: hostname.to_owned(),
+            address: address.parse().unwrap(),
+            etcd: None,
+        })
         .into();
     let mut node = node_object();
     node["metadata"]["name"] = json!("node-1");
@@ -283,7 +287,7 @@ async fn control_plane_names_what_lacks() {
     let replies = vec![kube_system(), nodes, Reply::text(200, "ok")];
     let (reply, seen) = perform(KubernetesOp::ControlPlane { servers: servers.clone() }, replies).await;
     let lacks = [None, Some("the cluster has no node for it".to_owned())];
-    let states = servers.into_iter().zip(lacks).map(|(server, lacks)| ControlState { server, lacks });
+    let states = servers.into_iter().zip(lacks).map(|(server, lacks)| ControlState { server, lacks, etcd: None });
     let (cluster_uid, servers) = ("cluster-1".to_owned(), states.collect());
     assert_eq!(reply, Ok(KubernetesReply::ControlPlane { cluster_uid, servers }));
     assert_eq!(targets(&seen)[1..], ["GET /api/v1/nodes?limit=500", "GET /readyz"]);

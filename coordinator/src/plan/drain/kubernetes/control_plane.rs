@@ -1,17 +1,21 @@
-//! Rule 1, its Kubernetes: a control machine is disturbed only while the node of every other is Ready, and its API
-//! server says that it is. The connection of an agent proves nothing about them.
+//! Rule 1, its Kubernetes: a control machine is disturbed only while the node of every other is Ready, its API server
+//! says that it is, and its etcd member that it is healthy. The connection of an agent proves nothing about them.
 
 use core::net::IpAddr;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_proto::{
-    model::{Blocked, MachineType, Reason},
+    model::{Blocked, EtcdClient, EtcdProbe, MachineType, PROBE_VARIABLES, Reason},
     seeded_bug::seeded_bug,
+    variables::{VariableError, replace_late},
 };
 
-use super::{fresh, unanswered};
+use super::{fresh, spec, unanswered};
 use crate::{
-    facts::{KubernetesObservation, kubernetes::ControlServer},
+    facts::{
+        KubernetesObservation,
+        kubernetes::{ControlServer, EtcdQuestion},
+    },
     plan::{
         safety::{accepts_downtime, blocked, some_names},
         snapshot::{ClusterSnapshot, MachineView},
@@ -32,10 +36,45 @@ pub(super) fn others<'s, 'a>(snapshot: &'s ClusterSnapshot<'a>, view: &MachineVi
     deployed(snapshot).filter(|other| other.row.name != view.row.name).collect()
 }
 
-fn server(view: &MachineView<'_>) -> Option<ControlServer> {
-    let host = view.row.host.as_ref()?;
-    let address: IpAddr = view.row.internal_ip()?.parse().ok()?;
-    Some(ControlServer { hostname: host.hostname.clone(), address })
+/// None: its host or its agent is unknown.
+fn server(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<ControlServer> {
+    let hostname = view.row.host.as_ref()?.hostname.clone();
+    let address = address(view)?;
+    let probe = spec(snapshot).and_then(|spec| spec.etcd.as_ref());
+    let etcd = match probe {
+        None => None,
+        Some(probe) => Some(EtcdQuestion {
+            agent: view.row.id?,
+            probe: probe_of(probe, view.row.name.as_str(), &hostname, address).ok()?,
+        }),
+    };
+    Some(ControlServer { hostname, address, etcd })
+}
+
+fn address(view: &MachineView<'_>) -> Option<IpAddr> {
+    view.row.internal_ip()?.parse().ok()
+}
+
+/// The settings for one machine: their variables have values.
+fn probe_of(probe: &EtcdProbe, name: &str, hostname: &str, address: IpAddr) -> Result<EtcdProbe, VariableError> {
+    let in_url = match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    let values = |address: String| {
+        let [of_name, of_hostname, of_address] = PROBE_VARIABLES.map(str::to_owned);
+        BTreeMap::from([(of_name, name.to_owned()), (of_hostname, hostname.to_owned()), (of_address, address)])
+    };
+    let (of_url, of_file) = (values(in_url), values(address.to_string()));
+    let file = |text: &String| replace_late(text, &of_file);
+    let client = probe.client.as_ref().map(|client| {
+        Ok(EtcdClient { certificate_file: file(&client.certificate_file)?, key_file: file(&client.key_file)? })
+    });
+    Ok(EtcdProbe {
+        health: replace_late(&probe.health, &of_url)?,
+        ca_file: probe.ca_file.as_ref().map(file).transpose()?,
+        client: client.transpose()?,
+    })
 }
 
 /// Control machines that may have an API server.
@@ -47,14 +86,14 @@ fn deployed<'s, 'a>(snapshot: &'s ClusterSnapshot<'a>) -> impl Iterator<Item = &
 /// Every control machine whose API server counts for another one. Empty: there is at most one.
 #[must_use]
 pub fn all_servers(snapshot: &ClusterSnapshot<'_>) -> Vec<ControlServer> {
-    let servers: Vec<_> = deployed(snapshot).filter_map(server).collect();
+    let servers: Vec<_> = deployed(snapshot).filter_map(|view| server(snapshot, view)).collect();
     if servers.len() < 2 { Vec::new() } else { servers }
 }
 
 /// Addresses to ask where the kubeconfig's server cannot be connected to.
 #[must_use]
 pub fn fallbacks(snapshot: &ClusterSnapshot<'_>) -> Arc<[IpAddr]> {
-    deployed(snapshot).filter_map(server).map(|server| server.address).take(FALLBACKS_MAX).collect()
+    deployed(snapshot).filter_map(address).take(FALLBACKS_MAX).collect()
 }
 
 /// The control machines to look at next. Empty: none, or it was done a moment ago.
@@ -65,11 +104,14 @@ pub(super) fn due(
     every_ms: u64,
 ) -> Vec<ControlServer> {
     let old = look.control_plane.as_ref().is_none_or(|seen| {
-        let lacks = seen.what.iter().any(|state| state.lacks.is_some());
+        let lacks = seen.what.iter().any(|state| state.problem().is_some());
         let age_ms = snapshot.now.mono_ms.saturating_sub(seen.at_mono_ms);
         fresh(snapshot, Some(seen)).is_none() || (lacks && age_ms >= every_ms)
     });
-    if old { others(snapshot, view).into_iter().filter_map(server).collect() } else { Vec::new() }
+    if !old {
+        return Vec::new();
+    }
+    others(snapshot, view).into_iter().filter_map(|view| server(snapshot, view)).collect()
 }
 
 /// Do the other control machines keep the control plane going, as a look a moment ago shows?
@@ -85,19 +127,20 @@ pub(super) fn keeps_going(
     if others.is_empty() {
         return Ok(());
     }
-    if let Some(unknown) = others.iter().find(|other| server(other).is_none()) {
+    if let Some(unknown) = others.iter().find(|other| server(snapshot, other).is_none()) {
         let message = format!("Error: the address of control machine {} is unknown", unknown.row.name);
         return Err(blocked(Reason::Quorum, message, "its agent reports it"));
     }
     let Some(seen) = &look.control_plane else {
         return Err(unanswered(look, "the other control machines are being looked at"));
     };
-    let lacking = seen.what.iter().filter_map(|state| Some((&state.server.hostname, state.lacks.as_ref()?)));
-    let lacking: Vec<String> = lacking.map(|(hostname, lacks)| format!("{hostname}: {lacks}")).collect();
+    let lacking = seen.what.iter().filter_map(|state| Some((&state.server.hostname, state.problem()?)));
+    let lacking: Vec<String> = lacking.map(|(hostname, problem)| format!("{hostname}: {problem}")).collect();
     if !lacking.is_empty() {
         let lacking = some_names(lacking.iter().map(String::as_str));
         let message = format!("Error: other control machines are not ready - {lacking}");
-        return Err(blocked(Reason::Quorum, message, "they are (`kubectl get nodes`, `kubectl get --raw /readyz`)"));
+        let clears_when = "they are (`kubectl get nodes`, `kubectl get --raw /readyz`, `etcdctl endpoint health`)";
+        return Err(blocked(Reason::Quorum, message, clears_when));
     }
     match fresh(snapshot, Some(seen)) {
         Some(_) => Ok(()),

@@ -6,12 +6,16 @@ use super::*;
 use crate::{
     documents::kubernetes::check,
     facts::kubernetes::{
-        ClusterLoad, ControlState, KubernetesNode, NodeLoad,
+        ClusterLoad, ControlServer, ControlState, EtcdState, KubernetesNode, NodeLoad,
         check::{Inspection, Nodes, Programs, RIGHTS},
     },
 };
 
 /// Everything is as it should be, and the nodes are those of the simulated cluster.
+fn healthy(server: ControlServer) -> ControlState {
+    ControlState { server, lacks: None, etcd: Some(EtcdState::Healthy) }
+}
+
 fn inspection(fleet: &Fleet, kubernetes: &Kubernetes) -> Inspection {
     let of_node = |(name, node): (&String, &KubernetesNode)| {
         let pods = kubernetes.pods.get(name).cloned().unwrap_or_default();
@@ -25,7 +29,7 @@ fn inspection(fleet: &Fleet, kubernetes: &Kubernetes) -> Inspection {
         cluster_uid: cluster_uid.clone(),
         version: Ok("v1.36.2".to_owned()),
         missing: Ok(Vec::new()),
-        control_plane: Ok(servers.into_iter().map(|server| ControlState { server, lacks: None }).collect()),
+        control_plane: Ok(servers.into_iter().map(healthy).collect()),
         nodes: Ok(Nodes { load: ClusterLoad { cluster_uid, nodes }, marks: Vec::new() }),
         programs: Programs::default(),
     }
@@ -150,6 +154,24 @@ fn check_counts_what_it_does_not_list() {
     let pods = lines(&report(&fleet, Ok(inspection(&fleet, &kubernetes))), "Pods");
     assert_eq!(pods.len(), 21);
     assert_eq!(pods.last().map(|line| line.text.as_str()), Some("and 10 more like these"));
+}
+
+#[test]
+fn check_names_etcd_that_is_not_healthy() {
+    let (fleet, kubernetes) = fleet(|_| {});
+    let mut found = inspection(&fleet, &kubernetes);
+    found.control_plane.as_mut().expect("asked")[1].etcd = Some(EtcdState::Unhealthy("RAFT NO LEADER".to_owned()));
+    let control = lines(&report(&fleet, Ok(found)), "Control machines");
+    let problems = texts(&control, LineKind::Problem);
+    assert!(matches!(problems[..], [one] if one.contains("control-2") && one.ends_with("RAFT NO LEADER")));
+    let healthy = lines(&report(&fleet, Ok(inspection(&fleet, &kubernetes))), "Control machines");
+    assert_eq!(texts(&healthy, LineKind::Ok).len(), 2, "{healthy:?}");
+    let mut unasked = inspection(&fleet, &kubernetes);
+    for state in unasked.control_plane.as_mut().expect("asked") {
+        (state.server.etcd, state.etcd) = (None, None);
+    }
+    let unasked = lines(&report(&fleet, Ok(unasked)), "Control machines");
+    assert!(matches!(texts(&unasked, LineKind::Note)[..], [one] if one.contains("spec.kubernetes.etcd")));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{HostFacts, KubernetesDrain, KubernetesSpec, SecretName};
+use muster_proto::model::{EtcdProbe, HostFacts, KubernetesDrain, KubernetesSpec, SecretName};
 
 use super::*;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     facts::{
         DrainRow, KubernetesTarget, Sealed, SecretId,
         kubernetes::{
-            Budget, ControlServer, ControlState, Eviction, KubernetesFailure, KubernetesNode, KubernetesOp,
+            Budget, ControlServer, ControlState, EtcdState, Eviction, KubernetesFailure, KubernetesNode, KubernetesOp,
             KubernetesReply, NodeLoad, NodeRef, Pod, PodRef,
         },
     },
@@ -29,6 +29,8 @@ pub(super) struct Kubernetes {
     pub(super) attachments: BTreeMap<String, Vec<String>>,
     /// Control machines with an API server that is not ready.
     pub(super) down: Vec<String>,
+    /// Control machines with an etcd member that is not healthy.
+    pub(super) unhealthy: BTreeMap<String, EtcdState>,
     /// Its answer to every question.
     pub(super) broken: Option<KubernetesFailure>,
     /// Writes land, and their answers are lost.
@@ -94,6 +96,7 @@ impl Kubernetes {
             budgets: BTreeMap::new(),
             attachments: BTreeMap::new(),
             down: Vec::new(),
+            unhealthy: BTreeMap::new(),
             broken: None,
             mute: false,
             slow: false,
@@ -148,8 +151,11 @@ impl Kubernetes {
             }
             KubernetesOp::ControlPlane { servers } => {
                 let lacks = |server: &ControlServer| self.down.contains(&server.hostname).then(|| "etcd".to_owned());
-                let servers =
-                    servers.iter().map(|server| ControlState { server: server.clone(), lacks: lacks(server) });
+                let servers = servers.iter().map(|server| ControlState {
+                    server: server.clone(),
+                    lacks: lacks(server),
+                    etcd: self.etcd(server),
+                });
                 Ok(KubernetesReply::ControlPlane { cluster_uid, servers: servers.collect() })
             }
             KubernetesOp::Event { node, reason, .. } => {
@@ -157,6 +163,11 @@ impl Kubernetes {
                 Ok(KubernetesReply::Done)
             }
         }
+    }
+
+    fn etcd(&self, server: &ControlServer) -> Option<EtcdState> {
+        server.etcd.as_ref()?;
+        Some(self.unhealthy.get(&server.hostname).cloned().unwrap_or(EtcdState::Healthy))
     }
 
     fn patch(
@@ -283,6 +294,11 @@ pub(super) fn at_workers(width: u32, change: impl FnOnce(&mut KubernetesDrain)) 
     at_workers_with(width, change, |_| {})
 }
 
+/// Each machine's etcd has a URL of its own.
+fn probe() -> EtcdProbe {
+    EtcdProbe { health: "http://${machine.internalIP}:2381/health".to_owned(), ca_file: None, client: None }
+}
+
 /// A deployed cluster with Kubernetes, at rest.
 pub(super) fn at_rest(change: impl FnOnce(&mut KubernetesDrain)) -> Fleet {
     let mut fleet = deployed(3, 2);
@@ -294,7 +310,7 @@ pub(super) fn at_rest(change: impl FnOnce(&mut KubernetesDrain)) -> Fleet {
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     let mut drain = KubernetesDrain::default();
     change(&mut drain);
-    spec.kubernetes = Some(KubernetesSpec { kubeconfig: name, drain });
+    spec.kubernetes = Some(KubernetesSpec { kubeconfig: name, drain, etcd: Some(probe()) });
     fleet.ask(apply(spec, &[])).expect("applies");
     fleet.report_boots();
     fleet
