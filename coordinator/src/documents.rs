@@ -224,6 +224,7 @@ fn machine(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, now: Now) -> 
             lcm_operation_stuck: update::stuck(view),
             reboot: rollout::reboot(row),
             maintenance: update::maintenance(row),
+            forced_pods: kubernetes::forced_pods(row),
             prepare_deletion_phase: update::deletion_phase(snapshot, view),
             host_info: row.host.as_ref().map(HostInfo::from),
         },

@@ -34,7 +34,7 @@ pub use audit::{
 pub use backup_rows::BackupRow;
 pub use control_set::{ControlSet, Member};
 pub use credential::{CertificateRow, CredentialRow, DeniedRow, TokenRow};
-pub use drain_rows::{DrainKind, DrainRow, Drains, KubernetesTarget, SwarmTarget};
+pub use drain_rows::{DrainKind, DrainRow, Drains, ForcedPod, KubernetesTarget, SwarmTarget};
 pub use enrolled::EnrolledWith;
 pub use former_node::{FormerNode, OwedCordon};
 pub use kubernetes_live::{EvictedPod, KubernetesAsked, KubernetesObservation, Undrainable};

@@ -202,12 +202,28 @@ pub struct MachineStatus {
     /// Present if it is out of service, or on the way there or back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<MaintenanceStatus>,
+    /// Pods of its Kubernetes node that are deleted in this turn, as operators said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forced_pods: Vec<ForcedPod>,
     /// Phase of its removal: `started`, `aborting` or `failed` (a person is needed). None: it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare_deletion_phase: Option<String>,
     /// Facts that the machine reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_info: Option<HostInfo>,
+}
+
+/// A pod that an operator said is deleted (`musterctl drain-force`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForcedPod {
+    /// `namespace/name`.
+    pub pod: String,
+    /// Its UID: another pod of that name is not deleted.
+    pub uid: String,
+    /// Who said so.
+    pub by: String,
+    /// When.
+    pub since: Timestamp,
 }
 
 /// An address of a machine.

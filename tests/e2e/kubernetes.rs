@@ -3,6 +3,7 @@
 
 mod addresses;
 mod etcd;
+mod forcing;
 mod giving_back;
 
 use std::{collections::BTreeMap, fs};

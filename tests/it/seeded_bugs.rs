@@ -158,6 +158,7 @@ kubernetes_bugs! {
     cordon_against_operator: "cordon-against-operator" by "cordon", last at 2066;
     cordon_over_shared_budget: "cordon-over-shared-budget" by "shared", last at 40;
     cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 40;
+    delete_without_word: "delete-without-word" by "forced", last at 0;
     evict_daemon_set_pods: "evict-daemon-set-pods" by "eviction", last at 1;
     evict_finished_pods: "evict-finished-pods" by "eviction", last at 0;
     evict_mirror_pods: "evict-mirror-pods" by "eviction", last at 0;
@@ -165,6 +166,7 @@ kubernetes_bugs! {
     evict_without_uid: "evict-without-uid" by "shared" | "eviction", last at 324;
     evict_before_cordon: "evict-before-cordon" by "eviction", last at 9;
     evicted_is_back: "evicted-is-back" by "shared", last at 32;
+    force_without_uid: "force-without-uid" by "forced", last at 0;
     forget_owed_cordon: "forget-owed-cordon" by "cordon", last at 110;
     ignore_api_servers: "ignore-api-servers" by "controls", last at 387;
     ignore_boot_id: "ignore-boot-id" by "back" | "node", last at 1;

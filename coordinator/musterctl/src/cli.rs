@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    actions, annotate, apply, artifacts, audit, completion, delete, demo, deploy, describe, get, kubernetes, locks,
-    logs, maintenance, plan, reboot, remove, secret, token, update, version, watch,
+    actions, annotate, apply, artifacts, audit, completion, delete, demo, deploy, describe, drain_force, get,
+    kubernetes, locks, logs, maintenance, plan, reboot, remove, secret, token, update, version, watch,
 };
 
 /// Brings fleets of bare-metal machines through deployment and updates: the operator's CLI of Muster.
@@ -68,6 +68,7 @@ pub(crate) enum Command {
     Token(token::Args),
     Secret(secret::Args),
     Kubernetes(kubernetes::Args),
+    DrainForce(drain_force::Args),
     Locks(locks::Args),
     Annotate(annotate::Args),
     Audit(audit::Args),

@@ -10,6 +10,7 @@ pub(crate) mod delete;
 pub(crate) mod demo;
 pub(crate) mod deploy;
 pub(crate) mod describe;
+pub(crate) mod drain_force;
 pub(crate) mod get;
 pub(crate) mod kubernetes;
 pub(crate) mod locks;

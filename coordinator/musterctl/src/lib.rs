@@ -22,8 +22,8 @@ use clap::Parser;
 use self::{
     cli::{Cli, Command},
     commands::{
-        actions, annotate, apply, artifacts, audit, completion, delete, demo, deploy, describe, get, kubernetes, locks,
-        logs, maintenance, plan, reboot, remove, secret, token, update, version, watch,
+        actions, annotate, apply, artifacts, audit, completion, delete, demo, deploy, describe, drain_force, get,
+        kubernetes, locks, logs, maintenance, plan, reboot, remove, secret, token, update, version, watch,
     },
     config::Context,
     errors::{Exit, Failure},
@@ -91,6 +91,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Token(args) => token::run(args, &context).await,
         Command::Secret(args) => secret::run(args, &context).await,
         Command::Kubernetes(args) => kubernetes::run(args, &context).await,
+        Command::DrainForce(args) => drain_force::run(args, &context).await,
         Command::Locks(args) => locks::run(args, &context).await,
         Command::Annotate(args) => annotate::run(args, &context).await,
         Command::Audit(args) => audit::run(args, &context).await,

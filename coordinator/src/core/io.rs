@@ -281,6 +281,15 @@ pub enum Request {
         /// The item; None: all that failed or are held.
         item: Option<ItemName>,
     },
+    /// Delete a pod from the Kubernetes node of a machine in its turn, whatever its budget says.
+    DrainForce {
+        /// The machine.
+        machine: MachineName,
+        /// Namespace of the pod.
+        namespace: String,
+        /// Name of the pod.
+        pod: String,
+    },
     /// Skip an item.
     Skip {
         /// The machine.

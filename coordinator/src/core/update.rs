@@ -3,6 +3,7 @@
 pub(super) mod backups;
 mod deadlines;
 pub(super) mod drain;
+mod forcing;
 mod freeze;
 mod hooks;
 mod invalidate;
@@ -36,6 +37,7 @@ use versions::Versions;
 pub(super) use deadlines::{ask_again, has_its_time_anew, is_deferred};
 pub use options::{Options, digest};
 
+pub(super) use forcing::force_pod;
 pub(super) use hooks::left_out;
 pub(super) use invalidate::invalidate;
 pub(super) use maintenance::{enter, leave};

@@ -4,17 +4,18 @@ pub mod check;
 
 use muster_proto::{
     model::{ClusterName, Now},
-    resource::Plan,
+    resource::{ForcedPod, Plan},
 };
 
+use super::at;
 use crate::{
     facts::{
-        Facts,
+        self, Facts, MachineRow,
         kubernetes::{ClusterLoad, KubernetesFailure, KubernetesNode},
     },
     plan::{
         Limits,
-        drain::kubernetes::{eviction, identity},
+        drain::kubernetes::{eviction, forcing::DrainRules, identity},
         snapshot::{ClusterSnapshot, MachineView},
     },
 };
@@ -23,6 +24,18 @@ use crate::{
 #[must_use]
 pub fn disturbs(plan: &Plan) -> bool {
     plan.update.as_ref().is_some_and(|update| update.machines.iter().any(|machine| machine.disruptive))
+}
+
+/// Pods that are deleted in the machine's turn, as operators said.
+pub(super) fn forced_pods(row: &MachineRow) -> Vec<ForcedPod> {
+    let forced = row.update.iter().flat_map(|mine| &mine.forced_pods);
+    let document = |forced: &facts::ForcedPod| ForcedPod {
+        pod: eviction::name_of(&forced.pod),
+        uid: forced.pod.uid.clone(),
+        by: forced.by.clone(),
+        since: at(forced.since_ms),
+    };
+    forced.map(document).collect()
 }
 
 /// Warns of machines that could not be drained if the update started now: the pod, and what keeps it.
@@ -58,7 +71,8 @@ pub fn warn(
         Ok(None) => None,
         Ok(Some(node)) => {
             let (_, load) = nodes_with_load.iter().find(|(known, _)| known.object.uid == node.object.uid)?;
-            eviction::undrainable(load, &spec.drain).map(|why| format!("it cannot be drained: {why}"))
+            let kept = eviction::undrainable(load, &DrainRules::of_cluster(&spec.drain));
+            kept.map(|kept| format!("it cannot be drained: {}", kept.why))
         }
     };
     let disturbed = update.machines.iter().filter(|machine| machine.disruptive);

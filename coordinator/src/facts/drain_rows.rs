@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use muster_proto::model::{SwarmAvailability, SwarmId};
 use serde::{Deserialize, Serialize};
 
+use super::kubernetes::PodRef;
+
 /// What drains machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DrainKind {
@@ -88,4 +90,15 @@ pub enum KubernetesTarget {
         /// It was seen unschedulable since the drain began. If it is schedulable after that, an operator did it.
         cordoned: bool,
     },
+}
+
+/// A pod that an operator said is to be deleted from the node of a machine in its turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForcedPod {
+    /// The pod as it was listed then. A later one of the same name has another UID, and is not meant.
+    pub pod: PodRef,
+    /// Who said so: `operator/anna`.
+    pub by: String,
+    /// Time in Unix milliseconds.
+    pub since_ms: u64,
 }

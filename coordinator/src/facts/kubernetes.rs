@@ -10,6 +10,8 @@ use muster_proto::{
     seeded_bug::seeded_bug,
 };
 
+use serde::{Deserialize, Serialize};
+
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubernetesOp {
@@ -47,6 +49,12 @@ pub enum KubernetesOp {
     Evict {
         /// The pods.
         pods: Vec<PodRef>,
+    },
+    /// Delete a pod with a UID precondition, whatever its budget says, with its own grace period: an operator said so.
+    /// Answered with [`KubernetesReply::Deleted`].
+    Delete {
+        /// The pod.
+        pod: PodRef,
     },
     /// Nodes, API servers and etcd members of control machines: `/readyz` at each address, with the kubeconfig's port,
     /// CA and TLS server name; and the health of etcd, asked by each machine's own agent. Answered with
@@ -155,7 +163,7 @@ pub struct NodeRef {
 }
 
 /// A pod object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
     /// Its namespace.
     pub namespace: String,
@@ -186,6 +194,8 @@ pub enum KubernetesReply {
     Patched(KubernetesNode),
     /// To evictions: the answer for each pod, in their order.
     Evicted(Vec<EvictionAnswer>),
+    /// To [`KubernetesOp::Delete`].
+    Deleted(Deletion),
     /// To [`KubernetesOp::ControlPlane`], in their order.
     ControlPlane {
         /// UID of namespace `kube-system`.
@@ -313,6 +323,21 @@ pub enum Eviction {
     TwoBudgets(String),
     /// 403, cause NamespaceTerminating: its namespace is being deleted, and it goes with that.
     NamespaceTerminating,
+    /// Anything else that is not a [`KubernetesFailure`], such as an admission webhook's answer: verbatim, one line.
+    Refused(String),
+}
+
+/// Answer to the deletion of a pod that the API server understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// 200, 202: the pod is marked for deletion, and runs until its grace period ends.
+    Accepted,
+    /// 404: the pod is gone (or its namespace).
+    Gone,
+    /// 409: another pod has its name, which stays.
+    Replaced,
+    /// 403 on pods: the account may not delete them. The server's words.
+    Forbidden(String),
     /// Anything else that is not a [`KubernetesFailure`], such as an admission webhook's answer: verbatim, one line.
     Refused(String),
 }

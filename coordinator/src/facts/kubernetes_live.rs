@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Seen,
-    kubernetes::{ControlState, Eviction, KubernetesFailure, KubernetesNode, KubernetesOp, NodeLoad},
+    kubernetes::{ControlState, Deletion, Eviction, KubernetesFailure, KubernetesNode, KubernetesOp, NodeLoad},
 };
 
 /// A question, and its time.
@@ -31,6 +31,8 @@ pub struct EvictedPod {
 /// A verdict that a machine can never be drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undrainable {
+    /// The pod, `namespace/name`.
+    pub pod: String,
     /// The pod and what keeps it, in one sentence.
     pub why: String,
     /// Since when every look came to this verdict, in monotonic milliseconds.
@@ -58,7 +60,11 @@ pub struct KubernetesObservation {
     pub failing_since_mono_ms: Option<u64>,
     /// Refused evictions by the pod's UID: the last answer to each.
     pub refused: BTreeMap<String, Seen<Eviction>>,
-    /// Pods evicted in this drain, by UID.
+    /// Refused deletions of pods by UID: the last answer to each.
+    pub undeleted: BTreeMap<String, Seen<Deletion>>,
+    /// Time of the last deletion of a pod, in monotonic milliseconds. The numbers of its budget follow late.
+    pub deleted_mono_ms: Option<u64>,
+    /// Pods evicted or deleted in this drain, by UID.
     pub evicted: BTreeMap<String, EvictedPod>,
     /// Number of the last eviction's question. Lists of pods that were asked for earlier prove nothing.
     pub evicted_number: u64,

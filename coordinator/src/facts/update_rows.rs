@@ -7,7 +7,7 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Added, AddedEnd, AddedReboot, BackupRow, Drains, MachineRow, Stage, StageRow, SwarmTarget};
+use super::{Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, Stage, StageRow, SwarmTarget};
 
 /// A machine's own params of single items.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
@@ -190,6 +190,9 @@ pub struct MachineUpdate {
     /// The drains of its nodes.
     #[serde(default)]
     pub drains: Drains,
+    /// Pods that are deleted in this turn, as an operator said. They end with the turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forced_pods: Vec<ForcedPod>,
     /// It only goes out of service.
     #[serde(default)]
     pub maintenance: Option<MaintenanceRow>,

@@ -57,6 +57,7 @@ const TABLE: &[(&str, &[Sort])] = &[
     ("/muster.v1.Fleet/Resume", &[Operator]),
     ("/muster.v1.Fleet/Abort", &[Operator]),
     ("/muster.v1.Fleet/Retry", &[Operator]),
+    ("/muster.v1.Fleet/DrainForce", &[Operator]),
     ("/muster.v1.Fleet/Skip", &[Operator]),
     ("/muster.v1.Fleet/Accept", &[Operator]),
     ("/muster.v1.Fleet/Rerun", &[Operator]),

@@ -17,7 +17,9 @@ use muster_proto::{
 use tonic::{Request, Response, Status};
 
 use manifests::{known_to, parse, wire_fault};
-use words::{annotation, is_not_foreign, item_name, lock_release, may_touch, policy, scope, there_is_no, word};
+use words::{
+    annotation, is_not_foreign, item_name, lock_release, may_touch, object_name, policy, scope, there_is_no, word,
+};
 pub(super) use words::{cluster_name, machine_name};
 
 use super::{
@@ -232,6 +234,13 @@ impl Service for Fleet {
     async fn retry(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, machine, item) = self.item(request)?;
         self.act(&peer, DesiredState::Retry { machine, item }).await
+    }
+
+    async fn drain_force(&self, request: Request<wire::DrainForceRequest>) -> Result<Response<ActionResponse>, Status> {
+        let (peer, request) = known(request)?;
+        let machine = self.machine(&peer, request.machine)?;
+        let (namespace, pod) = (object_name("namespace", request.namespace)?, object_name("pod", request.pod)?);
+        self.act(&peer, DesiredState::DrainForce { machine, namespace, pod }).await
     }
 
     async fn skip(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {

@@ -30,6 +30,11 @@ impl Watcher {
         self.violation("eviction", format!("the drain of {about} evicts {what}"))
     }
 
+    /// `forced`: a pod is deleted only if an operator said so of this very pod, in the turn of its machine.
+    pub fn deletes_another(&self, about: &MachineName, pod: &str) -> Violation {
+        self.violation("forced", format!("the drain of {about} deletes pod {pod}, of which no operator said so"))
+    }
+
     /// `eviction`: no more pods of an application are away because of evictions than its budget allows.
     pub fn takes_too_many(&self, app: &str, away: u32, allowed: u32) -> Violation {
         self.violation("eviction", format!("{away} pods of {app} are away; its budget allows {allowed}"))

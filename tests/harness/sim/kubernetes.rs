@@ -4,6 +4,7 @@
 
 mod checks;
 mod cluster;
+mod forcing;
 mod operators;
 mod server;
 
@@ -18,8 +19,8 @@ use muster_coordinator::{
     facts::{
         Facts,
         kubernetes::{
-            ControlServer, ControlState, EtcdState, Eviction, EvictionAnswer, KubernetesFailure, KubernetesNode,
-            KubernetesOp, KubernetesReply, NodeLoad, PodRef,
+            ControlServer, ControlState, Deletion, EtcdState, Eviction, EvictionAnswer, KubernetesFailure,
+            KubernetesNode, KubernetesOp, KubernetesReply, NodeLoad, PodRef,
         },
     },
 };
@@ -65,6 +66,8 @@ pub(crate) struct SimKubernetes {
     installed: BTreeSet<MachineId>,
     /// Machines whose kubelet registers no node before this time.
     absent_until: BTreeMap<usize, u64>,
+    /// What operators said of single pods.
+    words: forcing::Words,
     /// Observations of its invariants.
     seen: checks::Seen,
 }
@@ -104,6 +107,7 @@ impl SimKubernetes {
             evictions_at_once: u32::try_from(dice.between(1, 10)).unwrap_or(1),
         };
         let cluster = Cluster::new(Rng::new(dice.next()), drain);
+        let words = forcing::Words::new(&dice);
         let kubernetes = Self {
             cluster,
             uid: "kube-system-1".to_owned(),
@@ -114,6 +118,7 @@ impl SimKubernetes {
             founded: false,
             installed: BTreeSet::new(),
             absent_until: BTreeMap::new(),
+            words,
             seen: checks::Seen::default(),
         };
         (
@@ -373,11 +378,13 @@ impl World {
             KubernetesOp::Uncordon { node, schedulable } => {
                 let done = cluster.uncordon(node, *schedulable).map(KubernetesReply::Patched);
                 if done.is_ok() {
+                    kubernetes.words.end(&call.about);
                     self.count("uncordoned");
                 }
                 done
             }
             KubernetesOp::Evict { pods } => Ok(KubernetesReply::Evicted(self.evict_all(call, pods)?)),
+            KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete_pod(call, pod)?)),
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
             KubernetesOp::Event { .. } => Ok(KubernetesReply::Done),
         })
@@ -435,6 +442,7 @@ impl World {
             KubernetesOp::Evict { pods } => {
                 Ok(KubernetesReply::Evicted(pods.iter().map(|pod| (pod.clone(), Ok(Eviction::Gone))).collect()))
             }
+            KubernetesOp::Delete { .. } => Ok(KubernetesReply::Deleted(Deletion::Gone)),
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
             KubernetesOp::Event { .. } => Ok(KubernetesReply::Done),
         })

@@ -14,6 +14,8 @@ use crate::{
 
 /// The account that `rbac` makes.
 const RBAC: &str = include_str!("../../../../packaging/kubernetes/rbac.yaml");
+/// The right that the account needs for `drain-force`.
+const RBAC_DELETE: &str = include_str!("../../../../packaging/kubernetes/rbac-delete.yaml");
 
 /// Check a Kubernetes cluster before its machines are updated, and print the rights that Muster needs there
 #[derive(clap::Args)]
@@ -52,13 +54,23 @@ enum Format {
 
 /// Print the manifest of the coordinator's account and its rights
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  musterctl kubernetes rbac | kubectl apply -f -")]
-struct RbacArgs {}
+#[command(after_help = "\
+Examples:
+  musterctl kubernetes rbac | kubectl apply -f -
+  musterctl kubernetes rbac --with-delete | kubectl apply -f -")]
+struct RbacArgs {
+    /// With the right to delete pods, which `musterctl drain-force` needs
+    #[arg(long)]
+    with_delete: bool,
+}
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.command {
         KubernetesCommand::Check(args) => check(args, context).await,
-        KubernetesCommand::Rbac(RbacArgs {}) => terminal::print(RBAC.trim_end()),
+        KubernetesCommand::Rbac(RbacArgs { with_delete: false }) => terminal::print(RBAC.trim_end()),
+        KubernetesCommand::Rbac(RbacArgs { with_delete: true }) => {
+            terminal::print(&format!("{}\n---\n{}", RBAC.trim_end(), RBAC_DELETE.trim_end()))
+        }
     }
 }
 

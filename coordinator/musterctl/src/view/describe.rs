@@ -48,6 +48,10 @@ pub fn describe_machine(machine: &Machine, now: Timestamp) -> Vec<String> {
     if let Some(known) = &status.maintenance {
         page.field("Maintenance", &maintenance(known, now));
     }
+    for forced in &status.forced_pods {
+        let (pod, uid, by, ago) = (&forced.pod, &forced.uid, &forced.by, age(forced.since, now));
+        page.field("Deleted pod", &format!("{pod} (UID {uid}), by word of {by} {ago} ago"));
+    }
     if let Some(phase) = &status.prepare_deletion_phase {
         page.field("Removal", phase);
     }

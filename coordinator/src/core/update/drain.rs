@@ -100,6 +100,9 @@ pub(super) fn record(tx: &mut Transaction<'_>, machine: &MachineName, step: Drai
             }
         }
         DrainStep::Uncordon { of, upgraded } => {
+            if of == DrainKind::Kubernetes {
+                mine.forced_pods.clear();
+            }
             if upgraded {
                 upgraded_stages(row, now);
             } else {

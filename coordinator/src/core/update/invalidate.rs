@@ -29,6 +29,8 @@ pub(in crate::core) fn invalidate(tx: &mut Transaction<'_>, now: Now) {
         }
         // Seeded bug: treat a machine in the middle of an update as done.
         row.needs_review |= needs_review && !seeded_bug("recover-doubts-nobody");
+        // The pods that it names are of another time.
+        row.update.iter_mut().for_each(|mine| mine.forced_pods.clear());
         row.removal = row.removal.take().filter(|removal| removal.policy == RemovalPolicy::Forced);
     }
     let open = tx.rollouts.values().filter(|row| row.finished_at_ms.is_none());

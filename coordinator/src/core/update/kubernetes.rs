@@ -12,12 +12,17 @@ use crate::{
     facts::{
         AuditObject, EvictedPod, Facts, KubernetesAsked, KubernetesObservation, MUSTER, MachineRow, OwedCordon, Seen,
         Transaction, Undrainable,
-        kubernetes::{Eviction, KubernetesFailure, KubernetesNode, KubernetesOp, KubernetesReply, NodeLoad, PodRef},
+        kubernetes::{
+            Deletion, Eviction, KubernetesFailure, KubernetesNode, KubernetesOp, KubernetesReply, NodeLoad, PodRef,
+        },
     },
     plan::{
         Limits,
         drain::kubernetes::{
-            BIND_MS, control_plane, events, eviction, identity, is_awaited, others_disturbed, owed, questions,
+            BIND_MS, control_plane, events,
+            eviction::{self, KeptPod},
+            forcing::DrainRules,
+            identity, is_awaited, others_disturbed, owed, questions,
         },
         secrets,
         snapshot::ClusterSnapshot,
@@ -93,7 +98,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         };
         match &op {
             KubernetesOp::Cordon { .. } => look.unsettled_mono_ms = Some(now.mono_ms),
-            KubernetesOp::Evict { .. } => {
+            KubernetesOp::Evict { .. } | KubernetesOp::Delete { .. } => {
                 look.evicted_at_mono_ms = Some(now.mono_ms);
                 look.evicted_number = number;
             }
@@ -249,7 +254,8 @@ fn replied(
         }
         KubernetesReply::Load { load, .. } => {
             look.load_number = asked.number;
-            loaded(look, load, at_mono_ms, (&policy, at_rest), now);
+            let forced = row.update.as_ref().map_or(&[][..], |mine| &mine.forced_pods);
+            loaded(look, load, at_mono_ms, (&DrainRules { policy: &policy, forced }, at_rest), now);
         }
         KubernetesReply::Patched(node) => {
             // No earlier change can follow this one: it is guarded by an older version of the node.
@@ -260,6 +266,12 @@ fn replied(
         KubernetesReply::Evicted(answers) => {
             look.evicted_at_mono_ms = Some(now.mono_ms);
             answers.into_iter().for_each(|(pod, answer)| evicted(look, &pod, answer, now));
+        }
+        KubernetesReply::Deleted(answer) => {
+            (look.evicted_at_mono_ms, look.deleted_mono_ms) = (Some(now.mono_ms), Some(now.mono_ms));
+            if let KubernetesOp::Delete { pod } = &asked.op {
+                deleted(look, pod, answer, now);
+            }
         }
         KubernetesReply::ControlPlane { servers: what, .. } => look.control_plane = Some(Seen { what, at_mono_ms }),
         KubernetesReply::Done => {}
@@ -289,7 +301,7 @@ fn loaded(
     look: &mut KubernetesObservation,
     load: NodeLoad,
     at_mono_ms: u64,
-    (policy, at_rest): (&KubernetesDrain, bool),
+    (rules, at_rest): (&DrainRules<'_>, bool),
     now: Now,
 ) {
     let left = eviction::leaving(&load).count();
@@ -299,15 +311,16 @@ fn loaded(
     look.fewest = Some(look.fewest.map_or(left, |fewest| fewest.min(left)));
     let there: BTreeSet<&str> = load.pods.iter().map(|pod| pod.object.uid.as_str()).collect();
     look.refused.retain(|uid, _| there.contains(uid.as_str()));
+    look.undeleted.retain(|uid, _| there.contains(uid.as_str()));
     look.terminating.retain(|uid, _| there.contains(uid.as_str()));
     for pod in load.pods.iter().filter(|pod| pod.deletion_s.is_some()) {
         look.terminating.entry(pod.object.uid.clone()).or_insert(now.mono_ms);
     }
     note_returns(look, &load);
     note_terminating(look, &load);
-    look.undrainable = eviction::undrainable(&load, policy).map(|why| {
+    look.undrainable = eviction::undrainable(&load, rules).map(|KeptPod { pod, why }| {
         let known = look.undrainable.as_ref().filter(|_| at_rest);
-        Undrainable { since_mono_ms: known.map_or(now.mono_ms, |known| known.since_mono_ms), why }
+        Undrainable { since_mono_ms: known.map_or(now.mono_ms, |known| known.since_mono_ms), pod, why }
     });
     look.load = Some(Seen { what: load, at_mono_ms });
     look.listed_mono_ms = now.mono_ms;
@@ -343,10 +356,7 @@ fn evicted(look: &mut KubernetesObservation, pod: &PodRef, answer: Result<Evicti
     match answer {
         Ok(Eviction::Accepted | Eviction::Gone) => {
             look.refused.remove(&pod.uid);
-            let known = look.load.as_ref().and_then(|seen| seen.what.pods.iter().find(|known| known.object == *pod));
-            let Some(known) = known else { return };
-            let (controller, budgets) = (eviction::controller_of(known), known.budgets.clone());
-            look.evicted.insert(pod.uid.clone(), EvictedPod { controller, budgets });
+            is_leaving(look, pod);
         }
         // The server asks for 10 s.
         Ok(refusal @ Eviction::Unobserved(_)) => {
@@ -368,6 +378,31 @@ fn evicted(look: &mut KubernetesObservation, pod: &PodRef, answer: Result<Evicti
             if stops_all(&failure) {
                 look.failure = Some(Seen { what: failure, at_mono_ms: now.mono_ms });
             }
+        }
+    }
+}
+
+/// The pod is leaving, or is gone.
+fn is_leaving(look: &mut KubernetesObservation, pod: &PodRef) {
+    let known = look.load.as_ref().and_then(|seen| seen.what.pods.iter().find(|known| known.object == *pod));
+    let Some(known) = known else { return };
+    let (controller, budgets) = (eviction::controller_of(known), known.budgets.clone());
+    look.evicted.insert(pod.uid.clone(), EvictedPod { controller, budgets });
+}
+
+/// The answer to the deletion of a pod.
+fn deleted(look: &mut KubernetesObservation, pod: &PodRef, answer: Deletion, now: Now) {
+    match answer {
+        Deletion::Accepted | Deletion::Gone => {
+            look.undeleted.remove(&pod.uid);
+            is_leaving(look, pod);
+        }
+        // The next list shows that it is gone.
+        Deletion::Replaced => {
+            look.undeleted.remove(&pod.uid);
+        }
+        refusal @ (Deletion::Forbidden(_) | Deletion::Refused(_)) => {
+            look.undeleted.insert(pod.uid.clone(), Seen { what: refusal, at_mono_ms: now.mono_ms });
         }
     }
 }

@@ -198,6 +198,7 @@ fn of_machine(tx: &mut Transaction<'_>, machine: &MachineName, step: MachineStep
             end_stage(row, Stage::RequestRemoved, back, now);
             if let Some(mine) = &mut row.update {
                 mine.returned_at_ms = None;
+                mine.forced_pods.clear();
             }
         }
         MachineStep::Leave => leave(tx, machine, now),

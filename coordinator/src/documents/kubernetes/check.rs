@@ -14,12 +14,12 @@ use crate::{
         Facts,
         kubernetes::{
             ClusterLoad, ControlServer, ControlState, KubernetesFailure, KubernetesNode, NodeLoad,
-            check::{Inspection, RIGHTS, Right},
+            check::{Inspection, RIGHTS},
         },
     },
     plan::{
         Limits,
-        drain::kubernetes::{control_plane, eviction, identity, is_ours},
+        drain::kubernetes::{control_plane, eviction, forcing::DrainRules, identity, is_ours},
         snapshot::{ClusterSnapshot, MachineView},
     },
 };
@@ -28,6 +28,8 @@ use crate::{
 const SHOWN_MAX: usize = 20;
 /// How an account gets its rights.
 const APPLY_RIGHTS: &str = "musterctl kubernetes rbac | kubectl apply -f -";
+/// How an account gets the right to delete pods.
+const APPLY_DELETE: &str = "musterctl kubernetes rbac --with-delete | kubectl apply -f -";
 /// Where it says what to change for pods that can never leave.
 const UNDRAINABLE: &str = "What to change: docs/how-to/kubernetes.md, \"A machine that cannot be drained\"";
 
@@ -86,7 +88,7 @@ pub fn report(
     let sections = match looked {
         Err(failure) => vec![section("API server", vec![unasked(failure)])],
         Ok(found) => {
-            let mut sections = vec![api_server(&snapshot, found), rights(&found.missing)];
+            let mut sections = vec![api_server(&snapshot, found), rights(found)];
             sections.extend(control_machines(&found.control_plane));
             match &found.nodes {
                 Err(failure) => sections.push(section("Nodes", vec![unasked(failure)])),
@@ -128,12 +130,21 @@ fn api_server(snapshot: &ClusterSnapshot<'_>, found: &Inspection) -> CheckSectio
     section("API server", vec![version, identity])
 }
 
-fn rights(missing: &Result<Vec<Right>, KubernetesFailure>) -> CheckSection {
-    let lines = match missing {
+fn rights(found: &Inspection) -> CheckSection {
+    let mut lines = match &found.missing {
         Err(failure) => vec![problem(format!("the API server does not say what rights the account has: {failure}"))],
         Ok(missing) if missing.is_empty() => vec![ok(format!("the account has all {}", RIGHTS.len()))],
         Ok(missing) => missing.iter().map(|right| then(problem(format!("missing: {right}")), APPLY_RIGHTS)).collect(),
     };
+    // Most clusters never need it: it is never a problem.
+    lines.extend(match &found.may_delete {
+        Ok(true) => Some(ok("the account may delete pods, which it does for `musterctl drain-force` alone")),
+        Ok(false) => {
+            let line = note("the account may not delete pods: `musterctl drain-force`, the last resort, needs that");
+            Some(then(line, APPLY_DELETE))
+        }
+        Err(_) => None,
+    });
     section("Rights", lines)
 }
 
@@ -250,8 +261,9 @@ fn pod_lines(machines: &[Found<'_, '_>], policy: &KubernetesDrain) -> Vec<CheckL
     for found in machines {
         let Ok(Some((_, load))) = &found.node else { continue };
         leaving += eviction::leaving(load).count();
-        let kept = eviction::undrainable_pods(load, policy);
-        lines.extend(kept.map(|why| then(problem(format!("{}: {why}", found.view.row.name)), UNDRAINABLE)));
+        let rules = DrainRules::of_cluster(policy);
+        let kept = eviction::undrainable_pods(load, &rules);
+        lines.extend(kept.map(|kept| then(problem(format!("{}: {}", found.view.row.name, kept.why)), UNDRAINABLE)));
     }
     if lines.is_empty() {
         return vec![ok(format!("no disruption budget or other cause keeps any of {leaving} pods for good"))];

@@ -55,6 +55,9 @@ pub const RIGHTS: [Right; 16] = [
     right("list", "machinehealthchecks", "cluster.x-k8s.io"),
 ];
 
+/// The right of packaging/kubernetes/rbac-delete.yaml, for an operator's word about a single pod alone.
+pub const DELETE_PODS: Right = right("delete", "pods", "");
+
 /// The answers of an API server that belongs to the right cluster. Each part may have failed by itself.
 #[derive(Clone, Debug)]
 pub struct Inspection {
@@ -66,6 +69,8 @@ pub struct Inspection {
     pub version: Result<String, KubernetesFailure>,
     /// The rights that the account lacks.
     pub missing: Result<Vec<Right>, KubernetesFailure>,
+    /// May it delete pods ([`DELETE_PODS`])?
+    pub may_delete: Result<bool, KubernetesFailure>,
     /// The API servers of all control machines.
     pub control_plane: Result<Vec<ControlState>, KubernetesFailure>,
     /// The nodes, and what is on them.
@@ -173,9 +178,8 @@ mod tests {
 
     use super::*;
 
-    /// The rights of the shipped file, each as its text.
-    fn shipped() -> BTreeSet<String> {
-        let text = include_str!("../../../../packaging/kubernetes/rbac.yaml");
+    /// The rights of a shipped file, each as its text.
+    fn shipped(text: &str) -> BTreeSet<String> {
         let documents: Vec<Value> = serde_saphyr::from_multiple(text).expect("YAML");
         let role = documents.iter().find(|document| document["kind"] == "ClusterRole").expect("a ClusterRole");
         let mut rights = BTreeSet::new();
@@ -199,15 +203,18 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_those_of_shipped_file() {
+    fn rights_are_those_of_shipped_files() {
         let text = |right: &Right| {
             let Right { verb, group, resource, subresource, name } = right;
             let slash = if subresource.is_empty() { "" } else { "/" };
             format!("{verb} {group} {resource}{slash}{subresource} {name}")
         };
+        let alone = shipped(include_str!("../../../../packaging/kubernetes/rbac-delete.yaml"));
+        assert_eq!(alone, BTreeSet::from([text(&DELETE_PODS)]));
+        let shipped = shipped(include_str!("../../../../packaging/kubernetes/rbac.yaml"));
         let checked: BTreeSet<String> = RIGHTS.iter().map(text).collect();
         assert_eq!(checked.len(), RIGHTS.len(), "a right twice");
-        assert_eq!(checked, shipped());
+        assert_eq!(checked, shipped);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::facts::kubernetes::{Eviction, KubernetesFailure};
+use crate::facts::kubernetes::{Deletion, Eviction, KubernetesFailure};
 use crate::orchestrator::kubernetes::text::one_line;
 
 /// Wait before asking a busy server again, where it names no time.
@@ -134,6 +134,32 @@ impl Answer {
             400 if matches!(status.reason.as_str(), "BadRequest") => Err(self.failure()),
             401 | 403 | 404 | 503 => Err(self.failure()),
             400.. => Ok(Eviction::Refused(words)),
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// What the answer to the deletion of a pod means.
+    pub(crate) fn deletion(&self) -> Result<Deletion, KubernetesFailure> {
+        if self.is_success() {
+            return Ok(Deletion::Accepted);
+        }
+        let Some(status) = self.status_object() else {
+            return Err(self.failure());
+        };
+        let words = self.words(Some(&status));
+        let of_pod = matches!(status.subject(), "Pod" | "pods");
+        match self.status {
+            404 if of_pod || status.subject() == "namespaces" => Ok(Deletion::Gone),
+            409 if of_pod => Ok(Deletion::Replaced),
+            // A missing right names the pod; an admission webhook's refusal names nothing.
+            403 if of_pod => Ok(Deletion::Forbidden(words)),
+            403 => Ok(Deletion::Refused(words)),
+            429 if self.named_wait(Some(&status)).is_some() => Err(self.failure()),
+            500 if is_of_etcd(&words) => Err(self.failure()),
+            // 400 is a webhook's default too, but has no reason then.
+            400 if status.reason == "BadRequest" => Err(self.failure()),
+            401 | 404 | 503 => Err(self.failure()),
+            400.. => Ok(Deletion::Refused(words)),
             _ => Err(self.failure()),
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::facts::kubernetes::{
     ControlServer, ControlState, KubernetesFailure, KubernetesOp, KubernetesReply,
-    check::{Inspection, NodeMarks, Nodes, Order, OrderKind, Programs, RIGHTS, Right, Workload},
+    check::{DELETE_PODS, Inspection, NodeMarks, Nodes, Order, OrderKind, Programs, RIGHTS, Right, Workload},
 };
 use crate::orchestrator::kubernetes::{
     client::{EVENT_NAMESPACE, KubernetesClient, cluster_uid, load_of, post, segment},
@@ -54,14 +54,15 @@ pub(super) async fn inspect(
     if let Some(known) = known.filter(|known| *known != cluster_uid) {
         return Err(KubernetesFailure::AnotherCluster { known: known.to_owned(), found: cluster_uid });
     }
-    let (version, missing, control_plane, nodes, programs) = tokio::join!(
+    let (version, missing, may_delete, control_plane, nodes, programs) = tokio::join!(
         within(deadline, version(client)),
         within(deadline, missing(client)),
+        within(deadline, async { is_allowed(&mut client.session(), DELETE_PODS).await }),
         within(deadline, control_plane(client, agents, servers)),
         within(deadline, nodes(client, &cluster_uid)),
         programs(client, deadline),
     );
-    Ok(Inspection { server: client.url(), cluster_uid, version, missing, control_plane, nodes, programs })
+    Ok(Inspection { server: client.url(), cluster_uid, version, missing, may_delete, control_plane, nodes, programs })
 }
 
 async fn within<T>(
@@ -101,23 +102,28 @@ async fn missing(client: &KubernetesClient) -> Result<Vec<Right>, KubernetesFail
     let session = &mut client.session();
     let mut missing = Vec::new();
     for right in RIGHTS {
-        let namespace = if right.resource == "events" { EVENT_NAMESPACE } else { "" };
-        let Right { verb, group, resource, subresource, name } = right;
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": { "resourceAttributes": {
-                "verb": verb, "group": group, "resource": resource, "subresource": subresource, "name": name,
-                "namespace": namespace,
-            } },
-        });
-        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        let answer: Review = session.send(post(path, &review)).await?.object()?;
-        if !answer.status.allowed {
+        if !is_allowed(session, right).await? {
             missing.push(right);
         }
     }
     Ok(missing)
+}
+
+/// Has the account this right?
+async fn is_allowed(session: &mut Session<'_>, right: Right) -> Result<bool, KubernetesFailure> {
+    let namespace = if right.resource == "events" { EVENT_NAMESPACE } else { "" };
+    let Right { verb, group, resource, subresource, name } = right;
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": {
+            "verb": verb, "group": group, "resource": resource, "subresource": subresource, "name": name,
+            "namespace": namespace,
+        } },
+    });
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let answer: Review = session.send(post(path, &review)).await?.object()?;
+    Ok(answer.status.allowed)
 }
 
 async fn control_plane(

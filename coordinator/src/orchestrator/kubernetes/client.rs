@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::facts::kubernetes::{
-    ClusterLoad, ControlServer, ControlState, DRAINED_FOR, Eviction, KEEP_CORDONED, KubernetesFailure, KubernetesNode,
-    KubernetesOp, KubernetesReply, NodeRef, PodRef,
+    ClusterLoad, ControlServer, ControlState, DRAINED_FOR, Deletion, Eviction, KEEP_CORDONED, KubernetesFailure,
+    KubernetesNode, KubernetesOp, KubernetesReply, NodeRef, PodRef,
 };
 use crate::orchestrator::kubernetes::{
     kubeconfig::Kubeconfig,
@@ -83,6 +83,7 @@ impl KubernetesClient {
                 let answers = join_all(pods.iter().map(|pod| self.evict(pod, fallbacks))).await;
                 Ok(KubernetesReply::Evicted(pods.iter().cloned().zip(answers).collect()))
             }
+            KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(delete(&mut session, pod).await?)),
             KubernetesOp::ControlPlane { servers } => self.control_plane(&mut session, servers).await,
             KubernetesOp::Event { node, reason, message, warning } => {
                 let event = event(node, reason, message, *warning);
@@ -242,11 +243,24 @@ async fn patch(session: &mut Session<'_>, to: &NodeRef, patch: &Value) -> Result
     Ok(KubernetesReply::Patched(node(patched)))
 }
 
-async fn evict(session: &mut Session<'_>, pod: &PodRef) -> Result<Eviction, KubernetesFailure> {
+/// Path of a pod. One without a UID is left alone: the API server takes an empty precondition for none.
+fn pod_path(pod: &PodRef) -> Result<String, KubernetesFailure> {
     if pod.uid.is_empty() {
         return Err(KubernetesFailure::Other(format!("pod {} has no UID", one_line(&pod.name))));
     }
-    let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", segment(&pod.namespace)?, segment(&pod.name)?);
+    Ok(format!("/api/v1/namespaces/{}/pods/{}", segment(&pod.namespace)?, segment(&pod.name)?))
+}
+
+/// Delete a pod with its own grace period.
+async fn delete(session: &mut Session<'_>, pod: &PodRef) -> Result<Deletion, KubernetesFailure> {
+    let path = pod_path(pod)?;
+    let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": pod.uid } });
+    let answer = session.send(with_body(Method::DELETE, path, JSON, &options)).await?;
+    answer.deletion()
+}
+
+async fn evict(session: &mut Session<'_>, pod: &PodRef) -> Result<Eviction, KubernetesFailure> {
+    let path = format!("{}/eviction", pod_path(pod)?);
     let eviction = json!({
         "apiVersion": "policy/v1",
         "kind": "Eviction",

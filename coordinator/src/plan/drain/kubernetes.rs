@@ -5,6 +5,7 @@
 pub mod control_plane;
 pub mod events;
 pub mod eviction;
+pub mod forcing;
 pub mod identity;
 pub mod owed;
 pub mod questions;
@@ -27,6 +28,7 @@ use crate::{
         snapshot::{ClusterSnapshot, MachineView},
     },
 };
+use forcing::DrainRules;
 
 /// Validity of an answer, in milliseconds; then the API server is asked again.
 pub const FRESH_MS: u64 = 10_000;
@@ -201,7 +203,7 @@ fn drained(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(),
     }
     // Seeded bug: evictions that were accepted count as pods that have left.
     if !seeded_bug("accepted-is-gone")
-        && let Some(why) = eviction::what_is_left(look, &spec.drain, snapshot.now.mono_ms)
+        && let Some(why) = what_is_left(snapshot, view, look, spec)
     {
         return Err(look.failure.as_ref().map_or(why, |failure| failed(&failure.what)));
     }
@@ -212,6 +214,17 @@ fn drained(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(),
         Some(_) if is_fresh(snapshot, &seen) => Ok(()),
         _ => Err(unanswered(look, "the pods on its Kubernetes node are being looked at")),
     }
+}
+
+/// Why the machine's node is not drained yet. None: nothing is left on it.
+fn what_is_left(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    look: &KubernetesObservation,
+    spec: &KubernetesSpec,
+) -> Option<Blocked> {
+    let rules = DrainRules::of_machine(&spec.drain, view);
+    eviction::what_is_left(&view.row.name, look, &rules, snapshot.now.mono_ms)
 }
 
 /// Was a list of pods asked for after the node was seen unschedulable, and no pod could be bound to it any more? A list
@@ -230,8 +243,9 @@ fn keeps_cordon(
     look: &KubernetesObservation,
     spec: &KubernetesSpec,
 ) -> Option<Blocked> {
-    let undrainable = look.load.as_ref().and_then(|seen| eviction::undrainable(&seen.what, &spec.drain));
-    let undrainable = undrainable.map(eviction::needs_operator);
+    let rules = DrainRules::of_machine(&spec.drain, view);
+    let undrainable = look.load.as_ref().and_then(|seen| eviction::undrainable(&seen.what, &rules));
+    let undrainable = undrainable.map(|kept| eviction::needs_operator(&view.row.name, &kept));
     undrainable
         .or_else(|| control_plane::keeps_going(snapshot, view, look).err())
         .or_else(|| shares_budgets(snapshot, view))
@@ -448,10 +462,11 @@ pub fn preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Resu
     let for_ms = snapshot.now.mono_ms.saturating_sub(verdict.since_mono_ms);
     let message = format!("Error: {}", verdict.why);
     if for_ms >= UNDRAINABLE_MS {
+        let last_resort = forcing::last_resort(&view.row.name, &verdict.pod);
         return Err(blocked(
             Reason::KubernetesUndrainable,
             message,
-            "an operator has changed that; then `musterctl retry`",
+            format!("an operator has changed that; then `musterctl retry`; {last_resort}"),
         ));
     }
     Err(blocked(Reason::KubernetesPreflight, message, "it is gone, or has held for 60 s: then the machine is deferred"))

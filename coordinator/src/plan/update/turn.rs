@@ -16,7 +16,7 @@ use crate::{
     facts::{ClusterStage, DeferralCause, DesiredState, DrainKind, Facts, MachineUpdate, Stage, UpdateKind, UpdateRow},
     plan::{
         Limits, assign,
-        drain::{self, DrainStep},
+        drain::{self, DrainStep, kubernetes::forcing},
         locks, removal,
         safety::{self, blocked},
         snapshot::{ClusterSnapshot, MachineView, Progress},
@@ -298,7 +298,10 @@ impl<'c, 's> Participant<'c, 's> {
             let retry = format!("`musterctl retry {name}` once what it says has passed");
             let (reason, clears) = match aside.cause {
                 DeferralCause::Failed => (Reason::Refused, retry),
-                DeferralCause::Undrainable => (Reason::KubernetesUndrainable, retry),
+                DeferralCause::Undrainable => {
+                    let last_resort = forcing::last_resort_for(view);
+                    (Reason::KubernetesUndrainable, format!("{retry}; {last_resort}"))
+                }
                 DeferralCause::Uncordoned => (Reason::KubernetesUncordoned, retry),
                 DeferralCause::Late | DeferralCause::Lost => {
                     (Reason::Deferred, format!("it is tried again after the others, or {retry}"))

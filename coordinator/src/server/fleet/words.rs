@@ -68,6 +68,15 @@ pub(super) fn lock_release(peer: &Peer, request: ReleaseLocksRequest) -> Result<
     Ok(LockRelease { cluster, controller: word("controller", request.controller)?, machine })
 }
 
+/// Name of a Kubernetes object: it becomes a segment of a path.
+pub(super) fn object_name(what: &'static str, text: String) -> Result<String, Status> {
+    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    if text.is_empty() || text.len() > WORD_BYTES_MAX || !text.bytes().all(is_safe) || text.starts_with('.') {
+        return Err(Status::invalid_argument(format!("{what}: expected the name of a Kubernetes object")));
+    }
+    Ok(text)
+}
+
 pub(super) fn word(what: &'static str, text: String) -> Result<String, Status> {
     if text.len() > WORD_BYTES_MAX || text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         let expected = format!("expected a word without blanks of at most {WORD_BYTES_MAX} bytes");

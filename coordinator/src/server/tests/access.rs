@@ -56,6 +56,7 @@ const ACT: &[&str] = &[
     "Resume",
     "Abort",
     "Retry",
+    "DrainForce",
     "Skip",
     "Accept",
     "Rerun",

@@ -217,6 +217,8 @@ pub const REQUIRED_OF_MANY: &[&str] = &[
     "update paused at return of a deferred machine",
     "a removal was taken back",
     "a change of a Kubernetes node came late",
+    "a forced pod was deleted",
+    "an operator said that a pod is deleted",
     "a machine was replaced while its Kubernetes node was cordoned",
     "an operator kept a node cordoned",
     "an update was aborted while a cordon was late",
@@ -255,6 +257,9 @@ pub(super) const RARE: &[&str] = &[
     "blocked ControlNotHeard",
     "blocked ControlsAtWork",
     "blocked EventRefused", // by a store that was put back and not recovered, and gave a list of the same number since
+    "a deletion met another pod",
+    "a forced pod was gone",
+    "a word about a pod was refused",
     "an eviction met another pod",
     "an eviction was refused",
     "an evicted pod was gone",

@@ -53,7 +53,7 @@ fn requests(facts: &Facts) -> BTreeSet<MachineName> {
 }
 
 /// The recorded node of a machine's drain.
-fn target(row: &MachineRow) -> Option<&KubernetesTarget> {
+pub(super) fn target(row: &MachineRow) -> Option<&KubernetesTarget> {
     Some(&row.update.as_ref()?.drains.kubernetes.as_ref()?.target)
 }
 
@@ -247,7 +247,10 @@ impl World {
                 };
                 self.watcher.kubelet_is_back(&node.name, back || !disturbed)?;
             }
-            KubernetesOp::Evict { .. } => {
+            KubernetesOp::Delete { pod } if !kubernetes.words.has(&question.about, &pod.uid) => {
+                return Err(self.watcher.deletes_another(&question.about, &format!("{} ({})", pod.name, pod.uid)));
+            }
+            KubernetesOp::Evict { .. } | KubernetesOp::Delete { .. } => {
                 let Some(KubernetesTarget::Node { uid, .. }) = target(row) else {
                     return Err(self.watcher.evicts_elsewhere(&question.about, "a pod, and its node is not recorded"));
                 };

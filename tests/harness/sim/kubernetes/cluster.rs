@@ -29,6 +29,8 @@ pub(crate) struct Cluster {
     pub(crate) pods: Vec<Pod>,
     pub(crate) apps: Vec<App>,
     pub(crate) policy: KubernetesDrain,
+    /// UIDs of pods that are deleted, as operators said.
+    pub(crate) forced: BTreeSet<String>,
     pub(crate) dice: Rng,
     /// Slow kubelets, registries and controllers occur.
     pub(crate) troubled: bool,
@@ -198,11 +200,17 @@ impl App {
 impl Cluster {
     pub(crate) fn new(mut dice: Rng, policy: KubernetesDrain) -> Self {
         let apps = (0..dice.between(2, 5)).map(|n| App::random(n, &mut dice)).collect();
-        Self { nodes: Vec::new(), pods: Vec::new(), apps, policy, dice, troubled: false, at: 0, last: 0 }
+        let forced = BTreeSet::new();
+        Self { nodes: Vec::new(), pods: Vec::new(), apps, policy, forced, dice, troubled: false, at: 0, last: 0 }
     }
 
     pub(crate) fn number(&mut self) -> u64 {
         self.last += 1;
+        self.last
+    }
+
+    /// Number of the newest UID.
+    pub(crate) const fn newest(&self) -> u64 {
         self.last
     }
 
@@ -258,7 +266,8 @@ impl Cluster {
     pub(crate) fn undrainable<'a>(&'a self, node: &'a str) -> Option<&'a Pod> {
         let keeps = |pod: &&Pod| {
             let app = self.app_of(pod);
-            let waits = pod.deleted_at.is_some() || app.is_some_and(|app| app.label == "wait");
+            let forced = self.forced.contains(&pod.uid);
+            let waits = forced || pod.deleted_at.is_some() || app.is_some_and(|app| app.label == "wait");
             let bare = pod.owner == Owner::Nothing && self.policy.unmanaged_pods == UnmanagedPods::Keep;
             let local = app.is_some_and(|app| app.local_storage) && self.policy.keep_local_storage;
             !waits && (bare || local || app.is_some_and(App::never_allows))

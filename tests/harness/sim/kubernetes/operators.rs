@@ -13,6 +13,7 @@ impl World {
     /// A fault of the cluster, or an operator with kubectl. Uses random numbers of its own.
     pub(crate) fn kubernetes_fault(&mut self) -> Result<(), Violation> {
         self.abort_before_cordon()?;
+        self.force_a_pod()?;
         let (at, often) = (self.at, self.plan.fault_permille);
         let Some(kubernetes) = self.kubernetes.as_mut().filter(|kubernetes| kubernetes.founded) else { return Ok(()) };
         let dice = &mut kubernetes.dice;

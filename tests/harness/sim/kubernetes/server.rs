@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_coordinator::facts::kubernetes::{
-    Budget, Eviction, KubernetesFailure, KubernetesNode, NodeLoad, NodeRef, Pod as ShownPod, PodRef,
+    Budget, Deletion, Eviction, KubernetesFailure, KubernetesNode, NodeLoad, NodeRef, Pod as ShownPod, PodRef,
 };
 
 use super::cluster::{App, Cluster, NAMESPACE, Node, Owner, Pod};
@@ -150,6 +150,20 @@ impl Cluster {
             return (Eviction::Accepted, Some(Evicted { pod, counted }));
         }
         (Eviction::Accepted, None)
+    }
+}
+
+impl Cluster {
+    /// A deletion with a UID precondition: budgets do not count. Returns the UID of the deleted pod.
+    pub(crate) fn delete(&mut self, wanted: &PodRef) -> (Deletion, Option<String>) {
+        let Some(uid) = self.pods.iter().find(|pod| pod.name == wanted.name).map(|pod| pod.uid.clone()) else {
+            return (Deletion::Gone, None);
+        };
+        if uid != wanted.uid && !wanted.uid.is_empty() {
+            return (Deletion::Replaced, None);
+        }
+        self.mark_deleted(&uid, false);
+        (Deletion::Accepted, Some(uid))
     }
 }
 

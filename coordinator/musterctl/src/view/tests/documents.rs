@@ -109,6 +109,7 @@ fn base(name: &str, machine_type: MachineType, state: &str) -> Machine {
             lcm_operation_stuck: None,
             reboot: None,
             maintenance: None,
+            forced_pods: Vec::new(),
             prepare_deletion_phase: None,
             host_info: Some(HostInfo::from(&host)),
         },

@@ -2,6 +2,7 @@
 
 mod checking;
 mod fixture;
+mod forcing;
 mod owed;
 
 use fixture::*;

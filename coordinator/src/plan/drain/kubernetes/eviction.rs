@@ -1,10 +1,11 @@
 //! Which pods have to leave a node, which of them are evicted next, and what keeps the others.
 
 use muster_proto::{
-    model::{Blocked, KubernetesDrain, Reason, UnmanagedPods},
+    model::{Blocked, MachineName, Reason, UnmanagedPods},
     seeded_bug::seeded_bug,
 };
 
+use super::forcing::{self, DrainRules};
 use crate::{
     facts::{
         KubernetesObservation, Seen,
@@ -49,7 +50,7 @@ pub fn leaving(load: &NodeLoad) -> impl Iterator<Item = &Pod> {
 }
 
 /// The place of a pod in the order of evictions. A later place begins when the earlier ones are empty.
-fn place(pod: &Pod) -> u8 {
+pub(super) fn place(pod: &Pod) -> u8 {
     match (pod.priority >= SYSTEM_CRITICAL, pod.drain_label == LAST) {
         (false, false) => 0,
         (false, true) => 1,
@@ -87,30 +88,38 @@ fn returns_again(look: &KubernetesObservation, pod: &Pod) -> bool {
         .is_some_and(|uids| uids.len() >= RETURNS_MAX)
 }
 
+/// The place whose pods leave next. None: nothing has to leave but pods that end by themselves.
+pub(super) fn first_place(load: &NodeLoad, rules: &DrainRules<'_>) -> Option<u8> {
+    leaving(load).filter(|pod| pod.drain_label != WAIT || rules.forces(pod)).map(place).min()
+}
+
 /// The next pods to evict, at most `most`: those of the lowest place, lower priority first.
 #[must_use]
-pub fn next(look: &KubernetesObservation, policy: &KubernetesDrain, most: usize, now_mono_ms: u64) -> Vec<PodRef> {
+pub fn next(look: &KubernetesObservation, rules: &DrainRules<'_>, most: usize, now_mono_ms: u64) -> Vec<PodRef> {
     let Some(Seen { what: load, .. }) = &look.load else { return Vec::new() };
-    let Some(first) = leaving(load).filter(|pod| pod.drain_label != WAIT).map(place).min() else { return Vec::new() };
+    let Some(first) = first_place(load, rules) else { return Vec::new() };
+    if !forcing::may_evict(look, now_mono_ms) {
+        return Vec::new();
+    }
     let mut due: Vec<&Pod> = leaving(load)
         .filter(|pod| place(pod) == first && pod.deletion_s.is_none() && pod.drain_label != WAIT)
-        .filter(|pod| !returns_again(look, pod) && keeps_for_good(load, pod, policy).is_none())
+        .filter(|pod| !rules.forces(pod) && !returns_again(look, pod) && keeps_for_good(load, pod, rules).is_none())
         .filter(|pod| retry_at(look, pod).is_none_or(|at| at <= now_mono_ms))
         .collect();
     due.sort_by_key(|pod| (pod.priority, &pod.object));
     due.into_iter().take(most).map(|pod| pod.object.clone()).collect()
 }
 
-/// What keeps a pod until an operator acts. None: it can leave in time.
-fn keeps_for_good(load: &NodeLoad, pod: &Pod, policy: &KubernetesDrain) -> Option<String> {
+/// What keeps a pod until an operator acts. None: it can leave in time, or is deleted.
+fn keeps_for_good(load: &NodeLoad, pod: &Pod, rules: &DrainRules<'_>) -> Option<String> {
     let name = name_of(&pod.object);
-    if pod.deletion_s.is_some() || pod.drain_label == WAIT {
+    if pod.deletion_s.is_some() || pod.drain_label == WAIT || rules.forces(pod) {
         return None;
     }
-    if pod.controller.is_none() && policy.unmanaged_pods == UnmanagedPods::Keep {
+    if pod.controller.is_none() && rules.policy.unmanaged_pods == UnmanagedPods::Keep {
         return Some(format!("pod {name} has no controller that would start it elsewhere"));
     }
-    if pod.local_storage && policy.keep_local_storage {
+    if pod.local_storage && rules.policy.keep_local_storage {
         return Some(format!("pod {name} has data in an emptyDir volume"));
     }
     match pod.budgets.as_slice() {
@@ -142,38 +151,57 @@ fn never_allows(name: &str, budget: &Budget) -> Option<String> {
     })
 }
 
+/// A pod that can never leave a node as things are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptPod {
+    /// `namespace/name`.
+    pub pod: String,
+    /// The pod and what keeps it, in one sentence.
+    pub why: String,
+}
+
 /// The first pod that can never leave this node as things are, and why.
 #[must_use]
-pub fn undrainable(load: &NodeLoad, policy: &KubernetesDrain) -> Option<String> {
-    undrainable_pods(load, policy).next()
+pub fn undrainable(load: &NodeLoad, rules: &DrainRules<'_>) -> Option<KeptPod> {
+    undrainable_pods(load, rules).next()
 }
 
 /// Every pod that can never leave this node as things are: why.
-pub fn undrainable_pods(load: &NodeLoad, policy: &KubernetesDrain) -> impl Iterator<Item = String> {
-    leaving(load).filter_map(|pod| keeps_for_good(load, pod, policy))
+pub fn undrainable_pods(load: &NodeLoad, rules: &DrainRules<'_>) -> impl Iterator<Item = KeptPod> {
+    let kept = |pod: &Pod| Some(KeptPod { why: keeps_for_good(load, pod, rules)?, pod: name_of(&pod.object) });
+    leaving(load).filter_map(kept)
 }
 
-/// A pod that can never leave as things are.
+/// A pod that can never leave this machine as things are.
 #[must_use]
-pub fn needs_operator(why: String) -> Blocked {
-    let clears_when = "an operator has changed that (the pod, its budget, or spec.kubernetes.drain)";
+pub fn needs_operator(machine: &MachineName, KeptPod { pod, why }: &KeptPod) -> Blocked {
+    let last_resort = forcing::last_resort(machine, pod);
+    let clears_when =
+        format!("an operator has changed that (the pod, its budget, or spec.kubernetes.drain); {last_resort}");
     blocked(Reason::KubernetesUndrainable, format!("Error: {why}"), clears_when)
 }
 
-/// Why this node is not drained yet. None: nothing is left on it.
+/// Why this machine's node is not drained yet. None: nothing is left on it.
 #[must_use]
-pub fn what_is_left(look: &KubernetesObservation, policy: &KubernetesDrain, now_mono_ms: u64) -> Option<Blocked> {
+pub fn what_is_left(
+    machine: &MachineName,
+    look: &KubernetesObservation,
+    rules: &DrainRules<'_>,
+    now_mono_ms: u64,
+) -> Option<Blocked> {
     let load = &look.load.as_ref()?.what;
     let wait =
         |reason, message: String, clears_when: &str| Some(blocked(reason, format!("Error: {message}"), clears_when));
-    if let Some(why) = undrainable(load, policy) {
-        return Some(needs_operator(why));
+    if let Some(kept) = undrainable(load, rules) {
+        return Some(needs_operator(machine, &kept));
     }
-    if let Some(pod) = leaving(load).find(|pod| returns_again(look, pod)) {
-        let message = format!(
-            "pod {} was evicted {RETURNS_MAX} times, and its controller starts it on this node again",
-            name_of(&pod.object)
-        );
+    if let Some(refused) = forcing::refusal(look, load, rules) {
+        return Some(refused);
+    }
+    if let Some(pod) = leaving(load).find(|pod| returns_again(look, pod) && !rules.forces(pod)) {
+        let name = name_of(&pod.object);
+        let message =
+            format!("pod {name} was evicted {RETURNS_MAX} times, and its controller starts it on this node again");
         return wait(
             Reason::KubernetesPodReturns,
             message,
@@ -187,7 +215,13 @@ pub fn what_is_left(look: &KubernetesObservation, policy: &KubernetesDrain, now_
         let message = format!("pod {} cannot be evicted: {}", name_of(&pod.object), refusal(load, pod, answer));
         let clears_when = match answer {
             Eviction::Budget(_) | Eviction::Unobserved(_) => "the budget allows it; it is tried again every 5 s",
-            _ => "the API server accepts the eviction; it is tried again every 5 s",
+            Eviction::NamespaceTerminating | Eviction::Replaced | Eviction::Accepted | Eviction::Gone => {
+                "the API server accepts the eviction; it is tried again every 5 s"
+            }
+            Eviction::TwoBudgets(_) | Eviction::Refused(_) => &format!(
+                "the API server accepts the eviction; it is tried again every 5 s; {}",
+                forcing::last_resort(machine, &name_of(&pod.object))
+            ),
         };
         return wait(Reason::KubernetesDraining, message, clears_when);
     }
@@ -197,7 +231,7 @@ pub fn what_is_left(look: &KubernetesObservation, policy: &KubernetesDrain, now_
         return wait(Reason::KubernetesDraining, message, "they have ended");
     }
     // Seeded bug: ignore volumes that are still attached.
-    if policy.wait_for_volumes && !seeded_bug("ignore-volumes") && !load.attachments.is_empty() {
+    if rules.policy.wait_for_volumes && !seeded_bug("ignore-volumes") && !load.attachments.is_empty() {
         let message = format!("waiting for volumes to be detached - {}", list(&load.attachments));
         return wait(Reason::KubernetesDraining, message, "they are detached (`kubectl get volumeattachments`)");
     }

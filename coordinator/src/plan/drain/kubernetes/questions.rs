@@ -6,13 +6,14 @@ use muster_proto::{
 };
 
 use super::{
-    BIND_MS, FRESH_MS, SETTLE_MS, UNDRAINABLE_MS, aim, control_plane, drained_for, events, eviction, fresh, identity,
-    is_fresh, is_listed_since_cordon, is_ours, keeps_cordon, look, may_uncordon, preflight, recorded, row, spec,
-    unsettled_until,
+    BIND_MS, FRESH_MS, SETTLE_MS, UNDRAINABLE_MS, aim, control_plane, drained_for, events, eviction,
+    forcing::{self, DrainRules},
+    fresh, identity, is_fresh, is_listed_since_cordon, is_ours, keeps_cordon, look, may_uncordon, preflight, recorded,
+    row, spec, unsettled_until, what_is_left,
 };
 use crate::{
     facts::{
-        KubernetesObservation, KubernetesTarget,
+        DeferralCause, KubernetesObservation, KubernetesTarget,
         kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
     },
     plan::{
@@ -33,6 +34,8 @@ pub const EVICT_WITHIN_MS: u64 = 2_000;
 pub const RETRY_MS: u64 = 5_000;
 /// Delay after a change of the node that met another one, in milliseconds.
 const CONFLICT_MS: u64 = 500;
+/// Interval between two looks at a machine that is deferred because it cannot be drained, in milliseconds.
+const DEFERRED_LOOK_MS: u64 = 60_000;
 /// Most machines that are looked at before their turn.
 const PREFLIGHT_MAX: usize = 10;
 
@@ -59,7 +62,9 @@ pub fn all<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, Kubernet
     let mut before: Vec<_> = targets(snapshot).filter(may_go).filter(|view| awaits_preflight(snapshot, view)).collect();
     before.sort_by_key(|view| look(view).and_then(|look| look.nodes.as_ref()).map(|seen| seen.at_mono_ms));
     let before = before.into_iter().take(PREFLIGHT_MAX);
-    drains.into_iter().chain(before.filter_map(|view| Some((&view.row.name, look_before(snapshot, view)?)))).collect()
+    let before = before.filter_map(|view| Some((&view.row.name, look_before(snapshot, view)?)));
+    let deferred = targets(snapshot).filter_map(|view| Some((&view.row.name, look_at_deferred(snapshot, view)?)));
+    drains.into_iter().chain(before).chain(deferred.take(PREFLIGHT_MAX)).collect()
 }
 
 fn evictions_in_flight(look: &KubernetesObservation) -> usize {
@@ -106,6 +111,31 @@ fn look_before(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option
     let node = identity::of(snapshot, view, nodes).ok()??;
     let old = look.load.is_none() || snapshot.now.mono_ms.saturating_sub(look.listed_mono_ms) >= FRESH_MS;
     (old && preflight(snapshot, view).is_err()).then(|| KubernetesOp::Load { node: node.object.name.clone() })
+}
+
+/// The next question about a machine that is deferred because it cannot be drained: an operator may say that one of its
+/// pods is deleted, and means one that is there.
+fn look_at_deferred(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<KubernetesOp> {
+    let look = free(snapshot, view).filter(|_| is_undrainable(view) && view.available())?;
+    if deferred_look_at(look) > snapshot.now.mono_ms {
+        return None;
+    }
+    let Some(nodes) = fresh(snapshot, look.nodes.as_ref()) else { return Some(KubernetesOp::Nodes) };
+    let node = identity::of(snapshot, view, nodes).ok()??;
+    Some(KubernetesOp::Load { node: node.object.name.clone() })
+}
+
+/// Is it deferred because its workloads can never be moved away as things are?
+fn is_undrainable(view: &MachineView<'_>) -> bool {
+    let deferral = view.update().filter(|_| view.row.slot.is_none()).and_then(|mine| mine.deferral.as_ref());
+    deferral.is_some_and(|deferral| deferral.cause == DeferralCause::Undrainable)
+}
+
+/// When a deferred machine is looked at next, in monotonic milliseconds.
+fn deferred_look_at(look: &KubernetesObservation) -> u64 {
+    let listed = look.load.as_ref().map(|_| look.listed_mono_ms);
+    let failed = look.failure.as_ref().map(|failure| failure.at_mono_ms);
+    listed.into_iter().chain(failed).max().map_or(0, |at| at.saturating_add(DEFERRED_LOOK_MS))
 }
 
 /// The next question about a machine in its turn. `room`: evictions that may be sent.
@@ -178,11 +208,16 @@ fn drain(
     let Some(seen) = &look.load else { return list() };
     let age = now.saturating_sub(look.listed_mono_ms);
     let since_eviction = look.load_number > look.evicted_number;
-    let pods = eviction::next(look, &spec.drain, room, now);
-    if !pods.is_empty() && since_eviction && age < EVICT_WITHIN_MS {
+    let rules = DrainRules::of_machine(&spec.drain, view);
+    let pods = eviction::next(look, &rules, room, now);
+    let may_take = since_eviction && age < EVICT_WITHIN_MS;
+    if !pods.is_empty() && may_take {
         return Some(KubernetesOp::Evict { pods });
     }
-    let left = eviction::what_is_left(look, &spec.drain, now).is_some();
+    if let Some(pod) = forcing::next(look, &rules, now).filter(|_| may_take) {
+        return Some(KubernetesOp::Delete { pod });
+    }
+    let left = what_is_left(snapshot, view, look, spec).is_some();
     let servers = if left { Vec::new() } else { control_plane::due(snapshot, view, look, LOOK_EVERY_MS) };
     if !servers.is_empty() {
         return Some(KubernetesOp::ControlPlane { servers });
@@ -212,7 +247,7 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
     spec(snapshot)?;
     let look = look(view)?;
     let before = (look.nodes.is_some() || look.failure.is_some()) && wants_slot(view);
-    if aim(snapshot, view).is_none() && !before {
+    if aim(snapshot, view).is_none() && !before && !is_undrainable(view) {
         return None;
     }
     let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);
@@ -223,7 +258,9 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
     let pods = look.load.iter().flat_map(|seen| &seen.what.pods);
     let controls = look.control_plane.iter();
     let controls = controls.flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
-    let retries = pods.filter_map(|pod| eviction::retry_at(look, pod));
+    let retries = pods.flat_map(|pod| [eviction::retry_at(look, pod), forcing::retry_at(look, pod)]).flatten();
+    let deferred = is_undrainable(view).then(|| deferred_look_at(look));
+    let paused = look.deleted_mono_ms.map(|at| later(at, forcing::PAUSE_MS));
     let verdict = look.undrainable.iter().map(|verdict| later(verdict.since_mono_ms, UNDRAINABLE_MS));
     let told = look.told.values().map(|told| later(told.at_mono_ms, events::AGAIN_MS));
     let settled = unsettled_until(snapshot, view, look);
@@ -234,6 +271,8 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
         .chain(load)
         .chain(bound)
         .chain(retries)
+        .chain(deferred)
+        .chain(paused)
         .chain(verdict)
         .chain(told)
         .chain(settled)

@@ -10,8 +10,8 @@ use crate::{
     facts::{
         DrainRow, KubernetesTarget, Sealed, SecretId,
         kubernetes::{
-            Budget, ControlServer, ControlState, EtcdState, Eviction, KubernetesFailure, KubernetesNode, KubernetesOp,
-            KubernetesReply, NodeLoad, NodeRef, Pod, PodRef,
+            Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
+            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef,
         },
     },
 };
@@ -39,6 +39,8 @@ pub(super) struct Kubernetes {
     pub(super) slow: bool,
     /// A pod that the scheduler binds right before the next cordon.
     pub(super) late_pod: Option<Pod>,
+    /// The API server's words against every deletion: the account may not, or an admission webhook.
+    pub(super) undeletable: Option<Deletion>,
     /// Events on nodes, as text.
     pub(super) events: Vec<String>,
     /// Log of the changes and evictions, as text.
@@ -101,6 +103,7 @@ impl Kubernetes {
             mute: false,
             slow: false,
             late_pod: None,
+            undeletable: None,
             events: Vec::new(),
             log: Vec::new(),
             answered: 0,
@@ -149,6 +152,7 @@ impl Kubernetes {
                 let answers = pods.iter().map(|pod| (pod.clone(), Ok(self.evict(pod))));
                 Ok(KubernetesReply::Evicted(answers.collect()))
             }
+            KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete(pod))),
             KubernetesOp::ControlPlane { servers } => {
                 let lacks = |server: &ControlServer| self.down.contains(&server.hostname).then(|| "etcd".to_owned());
                 let servers = servers.iter().map(|server| ControlState {
@@ -188,6 +192,25 @@ impl Kubernetes {
             true => Err(KubernetesFailure::Unreachable("no answer within 10 s".to_owned())),
             false => Ok(KubernetesReply::Patched(node)),
         }
+    }
+
+    fn delete(&mut self, pod: &PodRef) -> Deletion {
+        self.log.push(format!("delete {}", pod.name));
+        if let Some(refusal) = &self.undeletable {
+            return refusal.clone();
+        }
+        for pods in self.pods.values_mut() {
+            let Some(at) = pods.iter().position(|known| known.object.name == pod.name) else { continue };
+            if pods[at].object.uid != pod.uid {
+                return Deletion::Replaced;
+            }
+            for name in pods[at].budgets.clone() {
+                self.budgets.get_mut(&name).expect("a budget").healthy -= 1;
+            }
+            pods.remove(at);
+            return Deletion::Accepted;
+        }
+        Deletion::Gone
     }
 
     fn evict(&mut self, pod: &PodRef) -> Eviction {

@@ -1,0 +1,126 @@
+//! Operators who say that a pod is deleted, and what is checked about it: only such pods are, each by its UID, from the
+//! unschedulable node of the machine in its turn.
+
+use std::collections::BTreeSet;
+
+use muster_coordinator::{
+    core::Request,
+    facts::{
+        DeferralCause, KubernetesTarget, MachineRow,
+        kubernetes::{Deletion, PodRef},
+    },
+};
+use muster_proto::model::MachineName;
+
+use super::{Call, World, checks::target, cluster::NAMESPACE};
+use crate::{invariants::Violation, rng::Rng};
+
+/// Permille of events at which an operator says it of a pod that keeps a machine.
+const WORDS_PERMILLE: u64 = 150;
+/// Permille of words about a pod that could be evicted as well.
+const NEEDLESS_PERMILLE: u64 = 100;
+/// Permille of deletions right before which somebody replaces the pod.
+const REPLACED_PERMILLE: u64 = 300;
+
+/// What operators said, and the random numbers by which they do.
+#[derive(Clone)]
+pub(super) struct Words {
+    dice: Rng,
+    /// Machines, and UIDs of their pods.
+    said: BTreeSet<(MachineName, String)>,
+}
+
+impl Words {
+    /// Separate random numbers: the other events stay the same.
+    pub(super) fn new(dice: &Rng) -> Self {
+        Self { dice: Rng::new(!dice.clone().next()), said: BTreeSet::new() }
+    }
+
+    /// The machine's node was given back.
+    pub(super) fn end(&mut self, machine: &MachineName) {
+        self.said.retain(|(of, _)| of != machine);
+    }
+
+    pub(super) fn has(&self, machine: &MachineName, uid: &str) -> bool {
+        self.said.contains(&(machine.clone(), uid.to_owned()))
+    }
+}
+
+/// May an operator want to delete a pod of this machine?
+fn is_kept(row: &MachineRow) -> bool {
+    let deferral = row.update.as_ref().and_then(|mine| mine.deferral.as_ref());
+    let undrainable = deferral.is_some_and(|deferral| deferral.cause == DeferralCause::Undrainable);
+    undrainable || matches!(target(row), Some(KubernetesTarget::Node { .. }))
+}
+
+impl World {
+    /// An operator says that a pod is deleted.
+    pub(super) fn force_a_pod(&mut self) -> Result<(), Violation> {
+        let Some(kubernetes) = &mut self.kubernetes else { return Ok(()) };
+        if !kubernetes.words.dice.permille(WORDS_PERMILLE) {
+            return Ok(());
+        }
+        let needless = kubernetes.words.dice.permille(NEEDLESS_PERMILLE);
+        self.advance_kubernetes();
+        let Some(kubernetes) = &self.kubernetes else { return Ok(()) };
+        let facts = self.coordinator.as_ref().map(|core| core.facts());
+        let pod_of = |row: &MachineRow| {
+            let index = self.machines.iter().position(|machine| machine.name == row.name)?;
+            let node = kubernetes.cluster.node_of(index)?;
+            let kept = kubernetes.cluster.undrainable(&node.uid);
+            let pod = kept.or_else(|| kubernetes.cluster.leaving(&node.uid).next().filter(|_| needless))?;
+            Some((row.name.clone(), pod.name.clone()))
+        };
+        let kept = facts.iter().flat_map(|facts| facts.machines.values()).filter(|row| is_kept(row));
+        let candidates: Vec<(MachineName, String)> = kept.filter_map(|row| pod_of(row)).collect();
+        let newest = kubernetes.cluster.newest();
+        let mut dice = kubernetes.words.dice.clone();
+        let chosen = dice.pick(&candidates).cloned();
+        let Some(kubernetes) = &mut self.kubernetes else { return Ok(()) };
+        kubernetes.words.dice = dice;
+        let Some((machine, pod)) = chosen else { return Ok(()) };
+        let namespace = NAMESPACE.to_owned();
+        let request = Request::DrainForce { machine: machine.clone(), namespace, pod: pod.clone() };
+        if self.operator(request)?.is_err() {
+            self.count("a word about a pod was refused");
+            return Ok(());
+        }
+        self.count("an operator said that a pod is deleted");
+        self.is_meant(&machine, &pod, newest)
+    }
+
+    /// The record names a pod of this name that was there when the operator said so.
+    fn is_meant(&mut self, machine: &MachineName, pod: &str, newest: u64) -> Result<(), Violation> {
+        let row = self.facts().and_then(|facts| facts.machines.get(machine));
+        let forced = row.and_then(|row| row.update.as_ref()?.forced_pods.last()).map(|forced| forced.pod.clone());
+        let Some(PodRef { name, uid, .. }) = forced else { return Ok(()) };
+        let number: u64 = uid.strip_prefix("pod-uid-").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX);
+        if name != pod || number > newest {
+            return Err(self.watcher.deletes_another(machine, &format!("{name} ({uid})")));
+        }
+        if let Some(kubernetes) = &mut self.kubernetes {
+            kubernetes.words.said.insert((machine.clone(), uid.clone()));
+            kubernetes.cluster.forced.insert(uid);
+        }
+        Ok(())
+    }
+
+    /// A deletion reaches the API server.
+    pub(super) fn delete_pod(&mut self, call: &Call, pod: &PodRef) -> Result<Deletion, Violation> {
+        let chaos = self.chaos;
+        let Some(kubernetes) = &mut self.kubernetes else { return Ok(Deletion::Gone) };
+        if chaos && kubernetes.words.dice.permille(REPLACED_PERMILLE) {
+            kubernetes.cluster.replace(&pod.name);
+        }
+        let (answer, deleted) = kubernetes.cluster.delete(pod);
+        self.count(match &answer {
+            Deletion::Accepted => "a forced pod was deleted",
+            Deletion::Replaced => "a deletion met another pod",
+            Deletion::Gone | Deletion::Forbidden(_) | Deletion::Refused(_) => "a forced pod was gone",
+        });
+        match deleted.filter(|uid| *uid != pod.uid) {
+            Some(uid) => Err(self.watcher.deletes_another(&call.about, &uid)),
+            None => Ok(answer),
+        }
+    }
+}
