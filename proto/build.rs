@@ -33,7 +33,8 @@ fn messages() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         .btree_map(".")
-        .skip_debug([".muster.v1.SwarmTokens"]) // secret: src/convert/swarm.rs shows what may be shown
+        // Secret: src/convert shows what may be shown.
+        .skip_debug([".muster.v1.SwarmTokens", ".muster.v1.AdminConf"])
         .compile_fds(descriptors)?;
     for file in files {
         println!("cargo::rerun-if-changed={file}");

@@ -1,16 +1,17 @@
 //! Answers a coordinator's questions about this control machine's part of a Kubernetes control plane: the closed set of
 //! `ControlPlaneOp`, all read-only, in parallel with a running item. The core checks whether the caller is authorized.
 
+mod admin_conf;
 mod etcd;
 mod file;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use muster_proto::{
     convert::as_line,
     model::{ControlPlaneAnswer, ControlPlaneCall, ControlPlaneOp, ControlPlaneReply},
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 use crate::exec_item::with_sources;
 
@@ -48,6 +49,11 @@ async fn perform(op: ControlPlaneOp) -> Result<ControlPlaneReply, String> {
     match op {
         ControlPlaneOp::EtcdHealth(probe) => {
             etcd::health(&probe).await.map(ControlPlaneReply::EtcdHealth).map_err(|error| with_sources(&error))
+        }
+        ControlPlaneOp::AdminConf { path } => {
+            let read = spawn_blocking(move || admin_conf::read(Path::new(&path)));
+            let read = read.await.map_err(|_| "the agent is stopping".to_owned())?;
+            read.map(ControlPlaneReply::AdminConf).map_err(|error| with_sources(&error))
         }
     }
 }

@@ -21,8 +21,8 @@ mod swarm_join;
 
 pub use backup::Backups;
 pub use control_plane::{
-    ControlPlaneAnswer, ControlPlaneCall, ControlPlaneOp, ControlPlaneReply, EtcdClient, EtcdHealth, EtcdProbe,
-    PROBE_TEXT_BYTES_MAX,
+    AdminConf, ControlPlaneAnswer, ControlPlaneCall, ControlPlaneOp, ControlPlaneReply, EtcdClient, EtcdHealth,
+    EtcdProbe, KUBECONFIG_BYTES_MAX, PROBE_TEXT_BYTES_MAX,
 };
 pub use duration::duration_ms;
 pub use facts::{Disk, HostFacts, NetworkInterface, own_label};
@@ -38,7 +38,9 @@ pub use item::{
     PARAM_NAME_BYTES_MAX, Permit, Phase, RETRIES_DEFAULT, RETRIES_MAX, RunnerKind, StateItem, TIMEOUT_DEFAULT,
     TIMEOUT_MAX, Unknown, VAR_NAME_BYTES_MAX, VARS_DEPTH_MAX, is_param_name, is_var_name,
 };
-pub use kubernetes::{EVICTIONS_AT_ONCE_MAX, KubernetesDrain, KubernetesSpec, PROBE_VARIABLES, UnmanagedPods};
+pub use kubernetes::{
+    EVICTIONS_AT_ONCE_MAX, KubeconfigSource, KubernetesDrain, KubernetesSpec, PROBE_VARIABLES, UnmanagedPods,
+};
 pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, MANUAL, MIGRATION_MODE, RemovalPolicy,
     Scope, UpdateDeadlines, UpdateGroup,

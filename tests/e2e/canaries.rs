@@ -21,7 +21,7 @@ fn with_params(item: &str, params: &str) -> String {
 }
 
 /// Files of the fleet, and of `/proc`, that contain the value.
-fn places(fleet: &Fleet, value: &str) -> Result<Vec<PathBuf>> {
+pub(crate) fn places(fleet: &Fleet, value: &str) -> Result<Vec<PathBuf>> {
     let holds = |path: &Path| {
         // Deleted since the listing, or of a process that has ended: contains nothing.
         fs::read(path).is_ok_and(|bytes| bytes.windows(value.len()).any(|part| part == value.as_bytes()))

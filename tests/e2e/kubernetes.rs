@@ -2,6 +2,7 @@
 //! recorded ones do. Every agent has a hostname and a boot id of its own.
 
 mod addresses;
+mod admin_conf;
 mod etcd;
 mod forcing;
 mod giving_back;
@@ -86,6 +87,11 @@ fn deploy(
 ) -> Result<()> {
     fleet.write_secret("kubeconfig", kubeconfig)?;
     fleet.ctl(&["secret", "create", "kubeconfig", "--cluster", "e2e", "--from-file", "kubeconfig"])?.exits(0)?;
+    deploy_machines(fleet, kubernetes, machines, manifest)
+}
+
+/// The same where the manifest names no secret.
+fn deploy_machines(fleet: &mut Fleet, kubernetes: &Kubernetes, machines: &[&str], manifest: &str) -> Result<()> {
     fleet.apply(manifest)?;
     for machine_type in ["control", "worker"] {
         let token = fleet.token(machine_type, &["--uses", "3"])?;

@@ -7,7 +7,7 @@ mod copies;
 mod downloader;
 pub(crate) mod mke;
 mod package;
-mod path_ownership;
+pub(crate) mod path_ownership;
 mod programs;
 mod reboot;
 mod service;

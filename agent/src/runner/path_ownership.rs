@@ -13,7 +13,7 @@ const STICKY: u32 = 0o1000;
 ///
 /// # Errors
 /// The problem, and what to do.
-pub(super) fn is_ours(path: &Path) -> Result<(), String> {
+pub(crate) fn is_ours(path: &Path) -> Result<(), String> {
     let there = path.ancestors().skip(1).find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
     // A link leads to directories with their own path.
     let real = fs::canonicalize(there).unwrap_or_else(|_| there.to_owned());

@@ -19,8 +19,8 @@ use muster_proto::{
 use super::{LockCommand, LockRelease, update::Options};
 use crate::{
     facts::{
-        CredentialRow, ItemActivity, Sealed, SecretId, SecretRow,
-        kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
+        CredentialRow, ItemActivity, Sealed, SecretId,
+        kubernetes::{KubernetesAccess, KubernetesFailure, KubernetesOp, KubernetesReply},
     },
     plan::swarm::joining::NodeEntry,
 };
@@ -436,8 +436,8 @@ pub struct KubernetesQuestion {
     pub number: u64,
     /// The machine whose node it is about.
     pub about: MachineName,
-    /// The secret with the kubeconfig of its cluster.
-    pub kubeconfig: Arc<SecretRow>,
+    /// The way to its cluster's API server.
+    pub access: KubernetesAccess,
     /// The question.
     pub op: KubernetesOp,
     /// Addresses of control machines, for when the kubeconfig's server cannot be connected to.

@@ -3,14 +3,16 @@
 pub mod check;
 
 use core::net::IpAddr;
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use muster_proto::{
-    model::{EtcdProbe, MachineId},
+    model::{ClusterName, EtcdProbe, MachineId, MachineName},
     seeded_bug::seeded_bug,
 };
 
 use serde::{Deserialize, Serialize};
+
+use super::SecretRow;
 
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +76,26 @@ pub enum KubernetesOp {
         /// Is it of type `Warning`?
         warning: bool,
     },
+}
+
+/// How a cluster's API server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubernetesAccess {
+    /// The kubeconfig is the value of this secret.
+    Secret(Arc<SecretRow>),
+    /// It is a file on the control machines.
+    AdminConf(Arc<AdminConfFile>),
+}
+
+/// A kubeconfig on control machines, and who can read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminConfFile {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The file.
+    pub path: String,
+    /// Machines whose agents can read it, the best first.
+    pub holders: Vec<(MachineName, MachineId)>,
 }
 
 /// The annotation on a node that Muster cordoned: rollout, what `unschedulable` was, and the node's UID.
@@ -346,7 +368,7 @@ impl KubernetesFailure {
     /// May it pass by itself, within a moment?
     #[must_use]
     pub const fn may_pass(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Busy { .. } | Self::Conflict(_))
+        matches!(self, Self::Unreachable(_) | Self::Busy { .. } | Self::Conflict(_) | Self::NoKubeconfig(_))
     }
 }
 
@@ -389,6 +411,9 @@ pub enum KubernetesFailure {
         /// Its UID now.
         found: String,
     },
+    /// The kubeconfig on the control machines cannot be read. Nothing was asked.
+    #[error("{0}")]
+    NoKubeconfig(String),
     /// Anything else, such as 400, 422 or an answer that cannot be read.
     #[error("{0}")]
     Other(String),

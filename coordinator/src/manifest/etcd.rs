@@ -89,10 +89,15 @@ fn leads_to_itself(url: &str) -> bool {
 fn file(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Option<String>> {
     let text = spot.line(faults)?;
     let sample = sample(spot, text, faults)?;
-    if sample.starts_with('/') && !sample.ends_with('/') && !sample.split('/').any(|part| part == "..") {
+    if is_path_of_file(&sample) {
         return Some(Some(text.to_owned()));
     }
     fault(spot, faults, &format!("'{}' is not the path of a file", shown(text)), "an absolute path without '..'")
+}
+
+/// Is it absolute, without a way up?
+pub(super) fn is_path_of_file(text: &str) -> bool {
+    text.starts_with('/') && !text.ends_with('/') && !text.split('/').any(|part| part == "..")
 }
 
 /// The text with values for its variables.

@@ -1,7 +1,9 @@
 //! `kubernetes`: the Kubernetes cluster on a cluster's machines.
 
 use muster_proto::{
-    model::{EVICTIONS_AT_ONCE_MAX, KubernetesDrain, KubernetesSpec, SecretName, Unknown, UnmanagedPods},
+    model::{
+        EVICTIONS_AT_ONCE_MAX, KubeconfigSource, KubernetesDrain, KubernetesSpec, SecretName, Unknown, UnmanagedPods,
+    },
     variables::SECRET_PREFIX,
 };
 
@@ -9,12 +11,12 @@ use super::{
     etcd,
     fault::{Faults, shown},
     params::{self, Secrets},
-    read::{Fields, Spot},
+    read::{Fields, Map, Spot},
 };
 
 /// Fields of `kubernetes`.
 pub(super) const KUBERNETES: Fields =
-    Fields { known: &["kubeconfig", "drain", "etcd"], later: &["adminConf", "maintenance"] };
+    Fields { known: &["kubeconfig", "adminConf", "drain", "etcd"], later: &["maintenance"] };
 /// Fields of `kubernetes.drain`.
 const DRAIN: Fields =
     Fields { known: &["unmanagedPods", "keepLocalStorage", "waitForVolumes", "evictionsAtOnce"], later: &[] };
@@ -22,10 +24,38 @@ const DRAIN: Fields =
 /// Parse `kubernetes`.
 pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<KubernetesSpec> {
     let map = spot.map(faults, &KUBERNETES)?;
-    let kubeconfig = map.required(faults, "kubeconfig").and_then(|spot| secret(&spot, secrets, faults));
+    let source = source(spot, &map, secrets, faults);
     let drain = map.or("drain", KubernetesDrain::default(), |spot| drain(&spot, faults));
     let etcd = map.or("etcd", None, |spot| etcd::read(&spot, faults));
-    Some(KubernetesSpec { kubeconfig: kubeconfig?, drain: drain?, etcd: etcd? })
+    Some(KubernetesSpec { source: source?, drain: drain?, etcd: etcd? })
+}
+
+/// `kubeconfig` or `adminConf`.
+fn source(spot: &Spot<'_>, map: &Map<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<KubeconfigSource> {
+    match (map.get("kubeconfig"), map.get("adminConf")) {
+        (Some(kubeconfig), None) => secret(&kubeconfig, secrets, faults).map(KubeconfigSource::Secret),
+        (None, Some(file)) => admin_conf(&file, faults).map(KubeconfigSource::AdminConf),
+        (None, None) => {
+            let expected = "'kubeconfig', a secret, or 'adminConf', a file on the control machines";
+            spot.child("kubeconfig").fault(faults, "missing", expected);
+            None
+        }
+        (Some(_), Some(file)) => {
+            file.fault(faults, "beside 'kubeconfig'", "one of both");
+            None
+        }
+    }
+}
+
+/// The path of a file.
+fn admin_conf(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
+    let text = spot.line(faults)?;
+    if etcd::is_path_of_file(text) && !text.contains('$') {
+        return Some(text.to_owned());
+    }
+    let problem = format!("'{}' is not the path of a file", shown(text));
+    spot.fault(faults, problem, "an absolute path without '..', such as /etc/kubernetes/admin.conf");
+    None
 }
 
 /// `${secret.NAME}`, and nothing else: a kubeconfig has credentials.
@@ -64,6 +94,49 @@ fn unmanaged_pods(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<UnmanagedP
         Err(Unknown { known }) => {
             spot.unknown(faults, &format!("unknown word '{}'", shown(text)), known);
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_proto::model::ClusterName;
+
+    use crate::manifest::{Fault, Known, Source, parse};
+
+    use super::*;
+
+    /// The source of a manifest with these lines.
+    fn read(kubernetes: &str) -> Result<KubeconfigSource, Vec<Fault>> {
+        let text = format!(
+            "apiVersion: muster/v1alpha1\nkind: Cluster\nmetadata: {{name: c1}}\nspec:\n  lcmType: generic\n  release: \
+             \"1\"\n  machineTypes: {{control: [], worker: []}}\n  kubernetes: {kubernetes}\n"
+        );
+        let known = Known { secrets: ["c1/k".parse().expect("an id")].into(), ..Known::default() };
+        let manifest = parse(&[Source { name: "m.yaml", text: &text }], &known)?;
+        let (spec, _) = &manifest.clusters[&ClusterName::new("c1").expect("a name")];
+        Ok(spec.kubernetes.as_ref().expect("set").source.clone())
+    }
+
+    #[test]
+    fn kubeconfig_has_exactly_one_source() {
+        let path = "/etc/kubernetes/admin.conf";
+        let admin_conf = read(&format!("{{adminConf: {path}}}"));
+        assert_eq!(admin_conf, Ok(KubeconfigSource::AdminConf(path.to_owned())));
+        let name = SecretName::new("k").expect("a name");
+        assert_eq!(read("{kubeconfig: \"${secret.k}\"}"), Ok(KubeconfigSource::Secret(name)));
+        for (kubernetes, at, problem) in [
+            ("{}", "kubeconfig", "missing"),
+            ("{kubeconfig: \"${secret.k}\", adminConf: /a}", "adminConf", "beside 'kubeconfig'"),
+            ("{adminConf: admin.conf}", "adminConf", "is not the path of a file"),
+            ("{adminConf: /etc/}", "adminConf", "is not the path of a file"),
+            ("{adminConf: /a/../b}", "adminConf", "is not the path of a file"),
+            ("{adminConf: \"${secret.k}\"}", "adminConf", "is not the path of a file"),
+        ] {
+            let found = read(kubernetes).expect_err(kubernetes);
+            assert_eq!((found.len(), found[0].line), (1, 8), "{found:?}");
+            assert_eq!(found[0].path, format!("spec.kubernetes.{at}"));
+            assert!(found[0].problem.contains(problem), "{found:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Clusters' Kubernetes API servers: performs the engine's questions and returns the answers. It decides nothing and
 //! repeats nothing: both belong to `plan::drain::kubernetes`.
 
+mod admin_conf;
 mod answers;
 mod check;
 pub mod client;
@@ -15,7 +16,7 @@ mod transport;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
-use muster_proto::model::{ClusterName, Epoch};
+use muster_proto::model::ClusterName;
 use tokio::time::timeout;
 
 use crate::{
@@ -23,12 +24,16 @@ use crate::{
     engine::EngineHandle,
     facts::{
         Facts, SecretId, SecretRow,
-        kubernetes::{ClusterLoad, ControlServer, KubernetesFailure, KubernetesOp, KubernetesReply, check::Inspection},
+        kubernetes::{
+            AdminConfFile, ClusterLoad, ControlServer, KubernetesAccess, KubernetesFailure, KubernetesOp,
+            KubernetesReply, check::Inspection,
+        },
     },
     pki::Vault,
-    plan::secrets,
+    plan::drain::kubernetes::access,
     server::Sessions,
 };
+use admin_conf::{AdminConfs, Agents};
 use client::KubernetesClient;
 use kubeconfig::Kubeconfig;
 
@@ -38,6 +43,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Clients by secret, each with the secret's version: a new value makes a new client.
 type Clients = BTreeMap<SecretId, (u64, Arc<KubernetesClient>)>;
 
+/// How a question reaches its API server.
+enum Way {
+    Client(Result<Arc<KubernetesClient>, KubernetesFailure>),
+    File(Arc<AdminConfFile>),
+}
+
 /// Ask the engine's questions and return the answers, until the coordinator ends.
 pub async fn ask(engine: EngineHandle, sessions: Sessions, vault: Arc<Vault>) {
     let Some(mut questions) = sessions.kubernetes_questions() else {
@@ -46,19 +57,26 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions, vault: Arc<Vault>) {
     };
     let epoch = engine.facts().meta.epoch;
     let mut clients = Clients::new();
-    while let Some(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }) = questions.recv().await {
-        let client = client_of(&mut clients, &kubeconfig, &vault);
-        let (engine, sessions) = (engine.clone(), sessions.clone());
+    let confs = Arc::new(AdminConfs::default());
+    while let Some(KubernetesQuestion { number, about, access, op, fallbacks }) = questions.recv().await {
+        let way = match access {
+            KubernetesAccess::Secret(secret) => Way::Client(client_of(&mut clients, &secret, &vault)),
+            KubernetesAccess::AdminConf(file) => Way::File(file),
+        };
+        let facts = engine.facts();
+        confs.retain(|cluster| facts.spec(cluster).is_some_and(|spec| spec.kubernetes.is_some()));
+        let (engine, sessions, confs) = (engine.clone(), sessions.clone(), Arc::clone(&confs));
         tokio::spawn(async move {
-            let result = match client {
-                Ok(client) => {
-                    let asked = perform(&client, (&sessions, epoch), &op, &fallbacks);
-                    timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| {
-                        Err(KubernetesFailure::Unreachable(format!("no answer within {} s", ANSWER_MAX.as_secs())))
-                    })
+            let agents = (&sessions, epoch);
+            let asked = async {
+                match way {
+                    Way::Client(client) => perform(&*client?, agents, &op, &fallbacks).await,
+                    Way::File(file) => confs.perform(&file, agents, &op, &fallbacks).await,
                 }
-                Err(failure) => Err(failure),
             };
+            let result = timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| {
+                Err(KubernetesFailure::Unreachable(format!("no answer within {} s", ANSWER_MAX.as_secs())))
+            });
             // The engine may have ended.
             drop(engine.notify(Input::KubernetesAnswered { about, number, result }).await);
         });
@@ -68,7 +86,7 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions, vault: Arc<Vault>) {
 /// Performs an operation, with what the agents of control machines have to say.
 async fn perform(
     client: &KubernetesClient,
-    (sessions, epoch): (&Sessions, Epoch),
+    (sessions, epoch): Agents<'_>,
     op: &KubernetesOp,
     fallbacks: &[IpAddr],
 ) -> Result<KubernetesReply, KubernetesFailure> {
@@ -85,9 +103,9 @@ async fn perform(
 pub async fn cluster_load(
     facts: &Facts,
     cluster: &ClusterName,
-    vault: &Vault,
+    (sessions, vault): (&Sessions, &Vault),
 ) -> Option<Result<ClusterLoad, KubernetesFailure>> {
-    Some(match client_for(facts, cluster, vault)? {
+    Some(match client_for(facts, cluster, (sessions, vault)).await? {
         Ok(client) => client.cluster_load().await,
         Err(failure) => Err(failure),
     })
@@ -102,22 +120,28 @@ pub async fn inspect(
 ) -> Option<Result<Inspection, KubernetesFailure>> {
     let known = facts.clusters.get(cluster)?.kubernetes_uid.as_deref();
     let agents = (sessions, facts.meta.epoch);
-    Some(match client_for(facts, cluster, vault)? {
+    Some(match client_for(facts, cluster, (sessions, vault)).await? {
         Ok(client) => check::inspect((&client, agents), known, servers).await,
         Err(failure) => Err(failure),
     })
 }
 
 /// A client of its own for a caller outside the engine. None: the cluster has no Kubernetes.
-fn client_for(
+async fn client_for(
     facts: &Facts,
     cluster: &ClusterName,
-    vault: &Vault,
+    (sessions, vault): (&Sessions, &Vault),
 ) -> Option<Result<Arc<KubernetesClient>, KubernetesFailure>> {
     let spec = facts.spec(cluster)?.kubernetes.as_ref()?;
-    let secret = secrets::find(facts, cluster, &spec.kubeconfig);
-    let secret = secret.ok_or_else(|| KubernetesFailure::Other(format!("there is no secret {}", spec.kubeconfig)));
-    Some(secret.and_then(|secret| client_of(&mut Clients::new(), secret, vault)))
+    Some(match access::of(facts, cluster, spec) {
+        Err(failure) => Err(failure),
+        Ok(KubernetesAccess::Secret(secret)) => client_of(&mut Clients::new(), &secret, vault),
+        Ok(KubernetesAccess::AdminConf(file)) => {
+            let read = admin_conf::read(&file, (sessions, facts.meta.epoch)).await;
+            // Its address may be one of the control machine itself.
+            read.map(|(_, client)| Arc::new(client.with_fallbacks(access::addresses(facts, cluster))))
+        }
+    })
 }
 
 fn client_of(

@@ -94,7 +94,7 @@ fn users_in(cluster: &ClusterName, spec: &ClusterSpec, name: &SecretName) -> Vec
     let backups = [(SWARM_COPY_ITEM, &spec.backups.swarm), (MKE_BACKUP_ITEM, &spec.backups.mke)];
     let named = items.chain(hooks).map(|(item, params)| (item.as_str(), params)).chain(backups);
     let using = named.filter(|(_, params)| variables::secrets_of(params).contains(name));
-    let kubeconfig = spec.kubernetes.iter().filter(|kubernetes| kubernetes.kubeconfig == *name);
+    let kubeconfig = spec.kubernetes.iter().filter(|kubernetes| kubernetes.source.secret() == Some(name));
     let using = using.map(|(item, _)| item).chain(kubeconfig.map(|_| "spec.kubernetes.kubeconfig"));
     using.map(|item| SecretUser { cluster: cluster.clone(), item: item.to_owned(), machine: None }).collect()
 }

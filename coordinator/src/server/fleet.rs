@@ -99,7 +99,8 @@ impl Service for Fleet {
         let plan = self.watches.look(look).await?;
         let mut plan = plan.ok_or_else(|| Status::not_found(format!("there is no cluster {cluster}")))?;
         if documents::kubernetes::disturbs(&plan)
-            && let Some(load) = orchestrator::kubernetes::cluster_load(&facts, &cluster, &self.vault).await
+            && let Some(load) =
+                orchestrator::kubernetes::cluster_load(&facts, &cluster, (&self.sessions, &self.vault)).await
         {
             documents::kubernetes::warn(&mut plan, &facts, &cluster, &load, &limits, now);
         }

@@ -1,11 +1,20 @@
+use std::fmt;
+
 use crate::{
     convert::{WireError, counted, line, text},
     model::{
-        ControlPlaneAnswer, ControlPlaneCall, ControlPlaneOp, ControlPlaneReply, Epoch, EtcdClient, EtcdHealth,
-        EtcdProbe, PROBE_TEXT_BYTES_MAX,
+        AdminConf, ControlPlaneAnswer, ControlPlaneCall, ControlPlaneOp, ControlPlaneReply, Epoch, EtcdClient,
+        EtcdHealth, EtcdProbe, KUBECONFIG_BYTES_MAX, PROBE_TEXT_BYTES_MAX,
     },
     wire::{self, control_plane_answer::Result as WireResult, control_plane_call::Op},
 };
+
+/// The generated implementation would print the content.
+impl fmt::Debug for wire::AdminConf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminConf").finish_non_exhaustive()
+    }
+}
 
 /// A URL or a path.
 fn name(field: &'static str, value: String) -> Result<String, WireError> {
@@ -20,6 +29,7 @@ impl From<&ControlPlaneCall> for wire::ControlPlaneCall {
     fn from(call: &ControlPlaneCall) -> Self {
         let op = match &call.op {
             ControlPlaneOp::EtcdHealth(probe) => Op::EtcdHealth(probe.into()),
+            ControlPlaneOp::AdminConf { path } => Op::AdminConf(wire::AdminConfOp { path: path.clone() }),
         };
         Self { id: call.id, epoch: call.epoch.0, op: Some(op) }
     }
@@ -31,6 +41,9 @@ impl TryFrom<wire::ControlPlaneCall> for ControlPlaneCall {
     fn try_from(wire: wire::ControlPlaneCall) -> Result<Self, WireError> {
         let op = match wire.op.ok_or(WireError::new("control_plane_call.op", "missing or unknown"))? {
             Op::EtcdHealth(probe) => ControlPlaneOp::EtcdHealth(probe.try_into()?),
+            Op::AdminConf(op) => {
+                ControlPlaneOp::AdminConf { path: name("control_plane_call.admin_conf.path", op.path)? }
+            }
         };
         Ok(Self { id: wire.id, epoch: Epoch(counted("control_plane_call.epoch", wire.epoch)?), op })
     }
@@ -75,6 +88,9 @@ impl From<&ControlPlaneAnswer> for wire::ControlPlaneAnswer {
             Ok(ControlPlaneReply::EtcdHealth(EtcdHealth::Unhealthy(reason))) => {
                 WireResult::EtcdHealth(wire::EtcdHealth { healthy: false, reason: reason.clone() })
             }
+            Ok(ControlPlaneReply::AdminConf(AdminConf(content))) => {
+                WireResult::AdminConf(wire::AdminConf { content: content.clone() })
+            }
         };
         Self { id: answer.id, result: Some(result) }
     }
@@ -93,6 +109,10 @@ impl TryFrom<wire::ControlPlaneAnswer> for ControlPlaneAnswer {
                 let reason = line("control_plane_answer.etcd_health.reason", reason)?;
                 Ok(ControlPlaneReply::EtcdHealth(EtcdHealth::Unhealthy(reason)))
             }
+            WireResult::AdminConf(wire::AdminConf { content }) if content.len() > KUBECONFIG_BYTES_MAX => {
+                return Err(WireError::new("control_plane_answer.admin_conf.content", "too long"));
+            }
+            WireResult::AdminConf(wire::AdminConf { content }) => Ok(ControlPlaneReply::AdminConf(AdminConf(content))),
         };
         Ok(Self { id: wire.id, result })
     }
@@ -111,14 +131,17 @@ mod tests {
     #[test]
     fn control_plane_calls_come_back_as_they_went() {
         let plain = EtcdProbe { health: "http://127.0.0.1:2381/health".to_owned(), ca_file: None, client: None };
-        for probe in [probe(), plain] {
-            let call = ControlPlaneCall { id: 7, epoch: Epoch(3), op: ControlPlaneOp::EtcdHealth(probe) };
+        let path = "/etc/kubernetes/admin.conf".to_owned();
+        let of_etcd = [probe(), plain].map(ControlPlaneOp::EtcdHealth);
+        for op in of_etcd.into_iter().chain([ControlPlaneOp::AdminConf { path }]) {
+            let call = ControlPlaneCall { id: 7, epoch: Epoch(3), op };
             assert_eq!(ControlPlaneCall::try_from(wire::ControlPlaneCall::from(&call)), Ok(call));
         }
         for result in [
             Err("nobody listens".to_owned()),
             Ok(ControlPlaneReply::EtcdHealth(EtcdHealth::Healthy)),
             Ok(ControlPlaneReply::EtcdHealth(EtcdHealth::Unhealthy("RAFT NO LEADER".to_owned()))),
+            Ok(ControlPlaneReply::AdminConf(AdminConf(b"token: x".to_vec()))),
         ] {
             let answer = ControlPlaneAnswer { id: 9, result };
             assert_eq!(ControlPlaneAnswer::try_from(wire::ControlPlaneAnswer::from(&answer)), Ok(answer));
@@ -143,5 +166,16 @@ mod tests {
         let long = wire::EtcdHealth { healthy: false, reason: "x".repeat(5_000) };
         let answer = wire::ControlPlaneAnswer { id: 1, result: Some(WireResult::EtcdHealth(long)) };
         assert!(ControlPlaneAnswer::try_from(answer).is_err());
+        let content = vec![b'x'; KUBECONFIG_BYTES_MAX + 1];
+        let result = Some(WireResult::AdminConf(wire::AdminConf { content }));
+        assert!(ControlPlaneAnswer::try_from(wire::ControlPlaneAnswer { id: 1, result }).is_err());
+    }
+
+    #[test]
+    fn kubeconfig_is_not_shown() {
+        let conf = AdminConf(b"canary".to_vec());
+        let answer = ControlPlaneAnswer { id: 1, result: Ok(ControlPlaneReply::AdminConf(conf)) };
+        let shown = format!("{answer:?} {:#?}", wire::ControlPlaneAnswer::from(&answer));
+        assert!(shown.contains("6 bytes") && !shown.contains("canary") && !shown.contains("99"), "{shown}");
     }
 }

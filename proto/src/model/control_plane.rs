@@ -1,7 +1,10 @@
-use serde::{Deserialize, Serialize};
+use std::fmt;
 
 use super::Epoch;
+use serde::{Deserialize, Serialize};
 
+/// Largest kubeconfig.
+pub const KUBECONFIG_BYTES_MAX: usize = 64 << 10;
 /// Longest URL of etcd's health, and longest path of a file.
 pub const PROBE_TEXT_BYTES_MAX: usize = 1024;
 
@@ -21,6 +24,11 @@ pub struct ControlPlaneCall {
 pub enum ControlPlaneOp {
     /// Ask the machine's etcd member for its own health. Answered with [`ControlPlaneReply::EtcdHealth`].
     EtcdHealth(EtcdProbe),
+    /// Read the kubeconfig of the cluster's administrator. Answered with [`ControlPlaneReply::AdminConf`].
+    AdminConf {
+        /// The file, an absolute path.
+        path: String,
+    },
 }
 
 /// Where and how a machine's etcd member is asked for its health. As a setting it has variables.
@@ -61,6 +69,8 @@ pub struct ControlPlaneAnswer {
 pub enum ControlPlaneReply {
     /// To [`ControlPlaneOp::EtcdHealth`].
     EtcdHealth(EtcdHealth),
+    /// To [`ControlPlaneOp::AdminConf`].
+    AdminConf(AdminConf),
 }
 
 impl ControlPlaneOp {
@@ -69,6 +79,7 @@ impl ControlPlaneOp {
     pub const fn is_answered_by(&self, reply: &ControlPlaneReply) -> bool {
         match self {
             Self::EtcdHealth(_) => matches!(reply, ControlPlaneReply::EtcdHealth(_)),
+            Self::AdminConf { .. } => matches!(reply, ControlPlaneReply::AdminConf(_)),
         }
     }
 }
@@ -80,4 +91,14 @@ pub enum EtcdHealth {
     Healthy,
     /// It is not. Its reason, in one line; empty: it gives none.
     Unhealthy(String),
+}
+
+/// Content of a kubeconfig with credentials: never stored and never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminConf(pub Vec<u8>);
+
+impl fmt::Debug for AdminConf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AdminConf({} bytes)", self.0.len())
+    }
 }

@@ -13,8 +13,9 @@ pub const EVICTIONS_AT_ONCE_MAX: u32 = 100;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubernetesSpec {
-    /// The secret whose value is the kubeconfig.
-    pub kubeconfig: SecretName,
+    /// Where its kubeconfig is.
+    #[serde(flatten)]
+    pub source: KubeconfigSource,
     /// How nodes are drained.
     #[serde(default, skip_serializing_if = "KubernetesDrain::is_default")]
     pub drain: KubernetesDrain,
@@ -22,6 +23,28 @@ pub struct KubernetesSpec {
     /// it is not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdProbe>,
+}
+
+/// Where a cluster's kubeconfig is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KubeconfigSource {
+    /// It is the value of this secret.
+    #[serde(rename = "kubeconfig")]
+    Secret(SecretName),
+    /// It is this file on the control machines, an absolute path.
+    #[serde(rename = "adminConf")]
+    AdminConf(String),
+}
+
+impl KubeconfigSource {
+    /// The secret whose value it is.
+    #[must_use]
+    pub const fn secret(&self) -> Option<&SecretName> {
+        match self {
+            Self::Secret(name) => Some(name),
+            Self::AdminConf(_) => None,
+        }
+    }
 }
 
 /// Variables in [`KubernetesSpec::etcd`]: they differ by machine.

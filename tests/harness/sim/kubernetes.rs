@@ -25,7 +25,8 @@ use muster_coordinator::{
     },
 };
 use muster_proto::model::{
-    Epoch, EtcdProbe, KubernetesDrain, KubernetesSpec, MachineId, MachineName, MachineType, UnmanagedPods,
+    Epoch, EtcdProbe, KubeconfigSource, KubernetesDrain, KubernetesSpec, MachineId, MachineName, MachineType,
+    UnmanagedPods,
 };
 
 use super::{Event, Plan, World, machine::Machine, manifest};
@@ -123,7 +124,11 @@ impl SimKubernetes {
         };
         (
             kubernetes,
-            KubernetesSpec { kubeconfig: manifest::secret_name(MachineType::Control), drain, etcd: Some(probe()) },
+            KubernetesSpec {
+                source: KubeconfigSource::Secret(manifest::secret_name(MachineType::Control)),
+                drain,
+                etcd: Some(probe()),
+            },
         )
     }
 

@@ -2,10 +2,11 @@
 
 use std::{
     fs,
-    io::Write,
-    net::TcpListener,
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
+    thread,
 };
 
 use muster_proto::model::EtcdClient;
@@ -14,11 +15,6 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::exec_item::with_sources;
-use web::Web;
-
-#[path = "../../../tests/attempts/web.rs"]
-#[expect(dead_code, reason = "the downloader's tests use the rest")]
-mod web;
 
 /// Longest wait for an etcd to start, or to notice that it is alone.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -31,14 +27,28 @@ async fn asked(probe: &EtcdProbe) -> Result<EtcdHealth, String> {
     health(probe).await.map_err(|error| with_sources(&error))
 }
 
+/// URL of a server with this answer to every request.
+fn serve(answer: impl Fn(&mut TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = BufReader::new(stream.try_clone().expect("a handle")).lines();
+            while request.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            answer(&mut stream);
+        }
+    });
+    format!("http://{address}/health")
+}
+
 /// The verdict on one answer.
 async fn verdict(status: &'static str, body: &'static str) -> Result<EtcdHealth, String> {
-    let web = Web::new(move |_, stream| {
+    let url = serve(move |stream| {
         let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).expect("sent");
         stream.write_all(body.as_bytes()).expect("sent");
     });
-    asked(&probe(web.url("/health"))).await
+    asked(&probe(url)).await
 }
 
 #[tokio::test]
@@ -63,12 +73,12 @@ async fn other_answers_leave_health_unknown() {
         let said = verdict(status, body).await.expect_err(body);
         assert!(said.contains("which is not etcd's health"), "{said}");
     }
-    let long = Web::new(|_, stream| {
+    let long = serve(|stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"health\":\"true\",\"reason\":\"").expect("sent");
         // It stops reading before the end.
         let _ = stream.write_all(&vec![b'x'; BODY_BYTES_MAX]);
     });
-    asked(&probe(long.url("/health"))).await.expect_err("too long");
+    asked(&probe(long)).await.expect_err("too long");
 }
 
 #[tokio::test]

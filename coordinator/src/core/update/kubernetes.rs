@@ -1,6 +1,6 @@
 //! Questions to clusters' Kubernetes API servers, and their answers.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use muster_proto::{
     model::{ClusterName, KubernetesDrain, MachineName, Now},
@@ -19,12 +19,11 @@ use crate::{
     plan::{
         Limits,
         drain::kubernetes::{
-            BIND_MS, control_plane, events,
+            BIND_MS, access, control_plane, events,
             eviction::{self, KeptPod},
             forcing::DrainRules,
             identity, is_awaited, others_disturbed, owed, questions,
         },
-        secrets,
         snapshot::ClusterSnapshot,
         update::targets,
     },
@@ -61,14 +60,14 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         let Some(spec) = &snapshot.spec.kubernetes else { continue };
         awaited.extend(targets(&snapshot).map(|view| (view.row.name.clone(), is_awaited(&snapshot, view))));
         let fallbacks = control_plane::fallbacks(&snapshot);
-        let access = secrets::find(facts, cluster, &spec.kubeconfig).map(|secret| (Arc::clone(secret), fallbacks));
+        let access = access::of(facts, cluster, spec).map(|access| (access, fallbacks));
         let of_nodes = targets(&snapshot).flat_map(|view| {
             let due = events::due(&snapshot, view).into_iter();
             due.map(|event| (view.row.name.clone(), event)).collect::<Vec<_>>()
         });
         told.extend(of_nodes.map(|(about, op)| (about, op, access.clone())));
         let questions = questions::all(&snapshot).into_iter().chain(owed::questions(&snapshot));
-        asked.extend(questions.map(|(about, op)| (about.clone(), op, access.clone().ok_or(spec.kubeconfig.clone()))));
+        asked.extend(questions.map(|(about, op)| (about.clone(), op, access.clone())));
     }
     for (machine, waits) in awaited {
         let since_ms = tx.live.machines.get(&machine).and_then(|live| live.kubernetes.awaited_since_ms);
@@ -77,21 +76,21 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         }
     }
     for (about, op, access) in told {
-        let (KubernetesOp::Event { reason, message, .. }, Some(access)) = (&op, access) else { continue };
-        let (kubeconfig, fallbacks) = access;
+        let (KubernetesOp::Event { reason, message, .. }, Ok(access)) = (&op, access) else { continue };
+        let (access, fallbacks) = access;
         let number = tx.next_question();
         let seen = Seen { what: message.clone(), at_mono_ms: now.mono_ms };
         tx.live_mut(&about).kubernetes.told.insert(reason, seen);
         // Best effort: it occupies no place, and its answer is ignored.
-        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }));
+        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
     }
     for (about, op, access) in asked {
         let number = tx.next_question();
         let look = &mut tx.live_mut(&about).kubernetes;
-        let (kubeconfig, fallbacks) = match access {
+        let (access, fallbacks) = match access {
             Ok(access) => access,
-            Err(name) => {
-                let what = KubernetesFailure::Other(format!("there is no secret {name}, which spec.kubernetes names"));
+            Err(what) => {
+                look.failing_since_mono_ms.get_or_insert(now.mono_ms);
                 look.failure = Some(Seen { what, at_mono_ms: now.mono_ms });
                 continue;
             }
@@ -106,7 +105,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         }
         let op = if seeded_bug("evict-without-uid") { without_uids(op) } else { op };
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
-        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, kubeconfig, op, fallbacks }));
+        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
     }
 }
 

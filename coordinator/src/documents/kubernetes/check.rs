@@ -111,7 +111,10 @@ fn unasked(failure: &KubernetesFailure) -> CheckLine {
     let line = problem(format!("the API server cannot be asked: {failure}"));
     match failure {
         KubernetesFailure::Forbidden(_) => then(line, APPLY_RIGHTS),
-        KubernetesFailure::Unauthorized(_) => then(line, "musterctl secret create NAME --cluster CLUSTER, again"),
+        KubernetesFailure::Unauthorized(_) => then(
+            line,
+            "musterctl secret create NAME --cluster CLUSTER, again; or renew adminConf on the control machines",
+        ),
         KubernetesFailure::AnotherCluster { .. } => then(line, "Correct the kubeconfig's server."),
         _ => line,
     }

@@ -134,7 +134,7 @@ async fn control_plane(
     if servers.is_empty() {
         return Ok(Vec::new());
     }
-    match perform(client, agents, &KubernetesOp::ControlPlane { servers }, &[]).await? {
+    match perform(client, agents, &KubernetesOp::ControlPlane { servers }, client.fallbacks()).await? {
         KubernetesReply::ControlPlane { servers, .. } => Ok(servers),
         _ => Ok(Vec::new()),
     }

@@ -1,6 +1,6 @@
 //! Performs operations on a cluster's API server.
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use futures_util::future::join_all;
 use http::Method;
@@ -35,6 +35,8 @@ const MAX_NAME: usize = 253;
 /// A client of one API server, for one kubeconfig. Operations may run at the same time.
 pub struct KubernetesClient {
     transport: Transport,
+    /// For callers without addresses of their own.
+    fallbacks: Arc<[IpAddr]>,
 }
 
 impl fmt::Debug for KubernetesClient {
@@ -50,7 +52,18 @@ impl KubernetesClient {
     ///
     /// [`KubernetesFailure::Other`]: TLS cannot use the kubeconfig's CA, server name or credentials.
     pub fn new(kubeconfig: &Kubeconfig) -> Result<Self, KubernetesFailure> {
-        Ok(Self { transport: Transport::new(kubeconfig)? })
+        Ok(Self { transport: Transport::new(kubeconfig)?, fallbacks: Arc::default() })
+    }
+
+    /// The client, with addresses for when the kubeconfig's server cannot be connected to.
+    #[must_use]
+    pub fn with_fallbacks(self, fallbacks: Arc<[IpAddr]>) -> Self {
+        Self { fallbacks, ..self }
+    }
+
+    /// These addresses.
+    pub(super) fn fallbacks(&self) -> &[IpAddr] {
+        &self.fallbacks
     }
 
     /// Perform an operation once. Each of its requests has [`REQUEST_DEADLINE`]; none is retried. Where the
@@ -107,7 +120,7 @@ impl KubernetesClient {
 
     /// The requests of one operation.
     pub(super) fn session(&self) -> Session<'_> {
-        self.transport.session(&[])
+        self.transport.session(&self.fallbacks)
     }
 
     /// Address of the API server.

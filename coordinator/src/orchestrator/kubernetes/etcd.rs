@@ -21,6 +21,7 @@ pub(super) async fn states(sessions: &Sessions, epoch: Epoch, servers: &[Control
         Some(match sessions.call_control_plane((question.agent, epoch), op, ANSWER_MAX).await {
             Ok(ControlPlaneReply::EtcdHealth(EtcdHealth::Healthy)) => EtcdState::Healthy,
             Ok(ControlPlaneReply::EtcdHealth(EtcdHealth::Unhealthy(reason))) => EtcdState::Unhealthy(reason),
+            Ok(ControlPlaneReply::AdminConf(_)) => EtcdState::Unknown("its agent answered another question".to_owned()),
             Err(why) => EtcdState::Unknown(why),
         })
     }))

@@ -2,6 +2,7 @@
 //! taken. Level-triggered: decided from the record and from the API server's last answers; [`questions`] says what to
 //! ask next. The only criterion for a completed drain is a fresh list of pods without one that had to leave.
 
+pub mod access;
 pub mod control_plane;
 pub mod events;
 pub mod eviction;
@@ -292,12 +293,16 @@ fn failed(failure: &KubernetesFailure) -> Blocked {
     let message = format!("Error: the Kubernetes API server cannot be asked - {failure}");
     let clears_when = match failure {
         KubernetesFailure::Unauthorized(_) => {
-            "its secret has valid credentials (`musterctl secret create NAME --cluster CLUSTER` again)"
+            "its secret has valid credentials (`musterctl secret create NAME --cluster CLUSTER` again), or adminConf, which \
+             is read again by itself"
         }
         KubernetesFailure::Forbidden(_) => {
             "the account has its rights (`musterctl kubernetes rbac | kubectl apply -f -`)"
         }
         KubernetesFailure::AnotherCluster { .. } => "the kubeconfig leads to the cluster that was there first",
+        KubernetesFailure::NoKubeconfig(_) => {
+            "the agent of a control machine has read it; it is asked every few seconds"
+        }
         KubernetesFailure::Other(_) => "its cause is gone; it is tried again every few seconds",
         KubernetesFailure::Unreachable(_)
         | KubernetesFailure::Busy { .. }

@@ -332,6 +332,38 @@ fn etcd_is_asked_by_its_own_agent() {
     panic!("the other control machines were not looked at");
 }
 
+/// The file is read on control machines that have been Ready, those that are connected first.
+#[test]
+fn admin_conf_is_read_on_ready_control_machines() {
+    use muster_proto::model::KubeconfigSource;
+
+    use crate::{
+        facts::{Facts, kubernetes::KubernetesAccess},
+        plan::drain::kubernetes::access,
+    };
+    let fleet = at_rest(|_| {});
+    let mut facts = fleet.core.facts().clone();
+    let mut spec = facts.spec(&cluster()).expect("applied").kubernetes.clone().expect("set");
+    spec.source = KubeconfigSource::AdminConf("/etc/kubernetes/admin.conf".to_owned());
+    let holders = |facts: &Facts| match access::of(facts, &cluster(), &spec) {
+        Ok(KubernetesAccess::AdminConf(file)) => {
+            assert_eq!((&file.cluster, file.path.as_str()), (&cluster(), "/etc/kubernetes/admin.conf"));
+            Ok(file.holders.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>())
+        }
+        Ok(KubernetesAccess::Secret(_)) => panic!("a secret"),
+        Err(failure) => Err(failure),
+    };
+    assert_eq!(holders(&facts), Ok(["control-1", "control-2", "control-3"].map(str::to_owned).to_vec()));
+    facts.live.machines.get_mut(&machine("control-1")).expect("live").session = None;
+    assert_eq!(holders(&facts), Ok(["control-2", "control-3", "control-1"].map(str::to_owned).to_vec()));
+    for row in facts.machines.values_mut() {
+        std::sync::Arc::make_mut(row).ready_at = None;
+    }
+    let nobody = holders(&facts).expect_err("nobody can read it");
+    assert!(matches!(nobody, KubernetesFailure::NoKubeconfig(_)) && nobody.may_pass());
+    assert!(nobody.to_string().contains("no control machine is Ready yet"), "{nobody}");
+}
+
 #[test]
 fn events_tell_the_drain_once() {
     let (mut fleet, mut kubernetes) = at_workers(1, |_| {});

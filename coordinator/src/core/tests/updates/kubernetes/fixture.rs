@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{EtcdProbe, HostFacts, KubernetesDrain, KubernetesSpec, SecretName};
+use muster_proto::model::{EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, SecretName};
 
 use super::*;
 use crate::{
@@ -333,7 +333,7 @@ pub(super) fn at_rest(change: impl FnOnce(&mut KubernetesDrain)) -> Fleet {
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     let mut drain = KubernetesDrain::default();
     change(&mut drain);
-    spec.kubernetes = Some(KubernetesSpec { kubeconfig: name, drain, etcd: Some(probe()) });
+    spec.kubernetes = Some(KubernetesSpec { source: KubeconfigSource::Secret(name), drain, etcd: Some(probe()) });
     fleet.ask(apply(spec, &[])).expect("applies");
     fleet.report_boots();
     fleet
