@@ -21,6 +21,8 @@ use serde_json::{Value, json};
 
 /// Token of the account that packaging/kubernetes/rbac.yaml makes.
 const TOKEN: &str = "coordinators-token";
+/// The annotation by which the cluster-autoscaler leaves a node alone.
+const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 const USER: &str = "system:serviceaccount:muster:coordinator";
 /// Kills below which a run proves too little: two patches for each of five nodes, and evictions.
 const KILLS_MIN: usize = 12;
@@ -307,6 +309,9 @@ fn kills_leave_no_node_cordoned() -> Result<()> {
     let (mut fleet, kubernetes) = deployed("kills")?;
     let kept = "worker-2";
     kubernetes.modify("nodes", "", kept, |node| node["spec"]["unschedulable"] = Value::Bool(true))?;
+    kubernetes.modify("nodes", "", "worker-1", |node| {
+        node["metadata"]["annotations"] = json!({SCALE_DOWN_DISABLED: "false"});
+    })?;
     fleet.apply(&manifest(&fleet, 2, &[]))?;
     let mut update = fleet.start_ctl(&["--config", "operator.toml", "update", "e2e", "--yes"], "update")?;
     let mut kills = 0;
@@ -334,6 +339,17 @@ fn kills_leave_no_node_cordoned() -> Result<()> {
         Ok(fleet.ctl(&["watch", "e2e"])?.exits(0).is_ok().then_some(()))
     })?;
     giving_back::are_given_back_but(&kubernetes, kept)?;
+    for node in kubernetes.objects("nodes") {
+        let (name, value) = (&node["metadata"]["name"], &node["metadata"]["annotations"][SCALE_DOWN_DISABLED]);
+        let before = if *name == "worker-1" { json!("false") } else { Value::Null };
+        ensure!(*value == before, "{name}: {value}");
+    }
+    let patches = changes(&kubernetes);
+    let cordons = patches.iter().filter(|request| request.body["spec"]["unschedulable"] == true);
+    ensure!(cordons.clone().count() > 0);
+    for cordon in cordons {
+        ensure!(cordon.body["metadata"]["annotations"][SCALE_DOWN_DISABLED] == "true", "{cordon:?}");
+    }
     budgets_held(&kubernetes)?;
     fleet.done()
 }

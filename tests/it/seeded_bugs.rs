@@ -174,6 +174,7 @@ kubernetes_bugs! {
     ignore_keep_cordoned: "ignore-keep-cordoned" by "cordon", last at 85;
     ignore_unknown_cordons: "ignore-unknown-cordons" by "cordon", last at 983;
     ignore_volumes: "ignore-volumes" by "pods", last at 15;
+    keep_scale_down_disabled: "keep-scale-down-disabled" by "cordon", last at 0;
     leave_cordoned: "leave-cordoned" by "cordon", last at 1;
     list_before_cordon: "list-before-cordon" by "pods", last at 202;
     no_settle_after_cordon: "no-settle-after-cordon" by "cordon", last at 350;

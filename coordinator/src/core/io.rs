@@ -20,7 +20,7 @@ use super::{LockCommand, LockRelease, update::Options};
 use crate::{
     facts::{
         CredentialRow, ItemActivity, Sealed, SecretId,
-        kubernetes::{KubernetesAccess, KubernetesFailure, KubernetesOp, KubernetesReply},
+        kubernetes::{KubernetesAccess, KubernetesFailure, KubernetesOp, KubernetesReply, PodName},
     },
     plan::swarm::joining::NodeEntry,
 };
@@ -285,10 +285,8 @@ pub enum Request {
     DrainForce {
         /// The machine.
         machine: MachineName,
-        /// Namespace of the pod.
-        namespace: String,
-        /// Name of the pod.
-        pod: String,
+        /// The pod.
+        pod: PodName,
     },
     /// Skip an item.
     Skip {

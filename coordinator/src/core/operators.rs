@@ -59,9 +59,7 @@ pub(super) fn take(
         Request::Retry { machine, item } => {
             verdicts::decide(tx, actor, (ItemCommand::Retry, &machine, item.as_ref()), limits, now)
         }
-        Request::DrainForce { machine, namespace, pod } => {
-            update::force_pod(tx, actor, &machine, (&namespace, &pod), limits, now)
-        }
+        Request::DrainForce { machine, pod } => update::force_pod(tx, actor, (&machine, &pod), limits, now),
         Request::Skip { machine, item } => {
             verdicts::decide(tx, actor, (ItemCommand::Skip, &machine, item.as_ref()), limits, now)
         }

@@ -30,13 +30,15 @@ pub enum KubernetesOp {
         /// The node's name.
         node: String,
     },
-    /// Set `unschedulable` and [`DRAINED_FOR`] in one merge patch, guarded by resourceVersion and UID. Answered with
-    /// [`KubernetesReply::Patched`].
+    /// Set `unschedulable`, [`DRAINED_FOR`] and [`SCALE_DOWN_DISABLED`] in one merge patch, guarded by resourceVersion
+    /// and UID. Answered with [`KubernetesReply::Patched`].
     Cordon {
         /// The node as it was seen.
         node: NodeRef,
         /// The annotation's value.
         drained_for: String,
+        /// Former value of [`SCALE_DOWN_DISABLED`], for [`SCALE_DOWN_BEFORE`].
+        scale_down: ScaleDownBefore,
     },
     /// Remove [`DRAINED_FOR`], and `unschedulable` where that is ours, in one guarded merge patch. Answered with
     /// [`KubernetesReply::Patched`].
@@ -45,6 +47,8 @@ pub enum KubernetesOp {
         node: NodeRef,
         /// Make it schedulable. False: it was unschedulable before, and stays so.
         schedulable: bool,
+        /// The value that [`SCALE_DOWN_DISABLED`] gets back. None: it stays as it is.
+        scale_down: Option<ScaleDownBefore>,
     },
     /// Evict pods by policy/v1, each with a UID precondition, all at once. Answered with
     /// [`KubernetesReply::Evicted`].
@@ -102,6 +106,12 @@ pub struct AdminConfFile {
 pub const DRAINED_FOR: &str = "muster/drained-for";
 /// The annotation by which an operator keeps a node cordoned after Muster's drain.
 pub const KEEP_CORDONED: &str = "muster/keep-cordoned";
+/// The annotation that keeps the cluster-autoscaler from removing a node.
+pub const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+/// Its value that does.
+pub const SCALE_DOWN_IS_DISABLED: &str = "true";
+/// The annotation with the value of [`SCALE_DOWN_DISABLED`] before Muster's cordon.
+pub const SCALE_DOWN_BEFORE: &str = "muster/scale-down-disabled-before";
 /// The label by which an operator sets how a pod is drained: `skip`, `last` or `wait`.
 pub const DRAIN_LABEL: &str = "muster/drain";
 
@@ -195,6 +205,15 @@ pub struct PodRef {
     pub uid: String,
 }
 
+/// The name of a pod, as an operator says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name there.
+    pub name: String,
+}
+
 /// A successful answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubernetesReply {
@@ -246,6 +265,38 @@ pub struct KubernetesNode {
     pub drained_for: Option<String>,
     /// Is [`KEEP_CORDONED`] set, to anything but `false`?
     pub keep_cordoned: bool,
+    /// What the cluster-autoscaler may do with it.
+    pub scale_down: ScaleDown,
+}
+
+/// The annotation of the cluster-autoscaler on a node, now and before Muster's cordon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScaleDown {
+    /// Value of [`SCALE_DOWN_DISABLED`]. None: it is absent.
+    pub now: Option<String>,
+    /// What [`SCALE_DOWN_BEFORE`] says. None: it is absent, or unreadable.
+    pub before: Option<ScaleDownBefore>,
+}
+
+/// A value of [`SCALE_DOWN_DISABLED`] before Muster's cordon. None: it was absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScaleDownBefore(pub Option<String>);
+
+impl ScaleDownBefore {
+    /// As the value of [`SCALE_DOWN_BEFORE`].
+    #[must_use]
+    pub fn note(&self) -> String {
+        self.0.as_ref().map_or_else(|| "none".to_owned(), |value| format!("={value}"))
+    }
+
+    /// From the value of [`SCALE_DOWN_BEFORE`].
+    #[must_use]
+    pub fn of_note(note: &str) -> Option<Self> {
+        match note.strip_prefix('=') {
+            Some(value) => Some(Self(Some(value.to_owned()))),
+            None => (note == "none").then(Self::default),
+        }
+    }
 }
 
 /// What is on a node.

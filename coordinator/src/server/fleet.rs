@@ -32,7 +32,7 @@ use crate::{
     core::{Input, Refusal, Reply, Request as DesiredState, update::Options},
     documents,
     engine::{EngineError, EngineHandle},
-    facts::SecretId,
+    facts::{SecretId, kubernetes::PodName},
     orchestrator,
     pki::{Ca, NewToken, Peer, Vault},
 };
@@ -240,8 +240,8 @@ impl Service for Fleet {
     async fn drain_force(&self, request: Request<wire::DrainForceRequest>) -> Result<Response<ActionResponse>, Status> {
         let (peer, request) = known(request)?;
         let machine = self.machine(&peer, request.machine)?;
-        let (namespace, pod) = (object_name("namespace", request.namespace)?, object_name("pod", request.pod)?);
-        self.act(&peer, DesiredState::DrainForce { machine, namespace, pod }).await
+        let (namespace, name) = (object_name("namespace", request.namespace)?, object_name("pod", request.pod)?);
+        self.act(&peer, DesiredState::DrainForce { machine, pod: PodName { namespace, name } }).await
     }
 
     async fn skip(&self, request: Request<wire::ItemRequest>) -> Result<Response<ActionResponse>, Status> {

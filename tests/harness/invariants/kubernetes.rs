@@ -1,5 +1,6 @@
 //! Invariants of the machines' Kubernetes. What is true there is observed by `sim/kubernetes/checks.rs`.
 
+use muster_coordinator::facts::kubernetes::ScaleDown;
 use muster_proto::model::MachineName;
 
 use super::{Checked, Violation, Watcher};
@@ -47,6 +48,15 @@ impl Watcher {
         }
         let detail =
             format!("node {node} has no drain; unschedulable: {is}, its operators want {wanted}, {drained_for:?}");
+        Err(self.violation("cordon", detail))
+    }
+
+    /// `cordon`: the cluster-autoscaler may do with a node without a drain what its operators want.
+    pub fn scale_down_is_as_it_was(&self, node: &str, wanted: &Option<String>, is: &ScaleDown) -> Checked {
+        if is.now == *wanted && is.before.is_none() {
+            return Ok(());
+        }
+        let detail = format!("node {node} has no drain; scale-down-disabled: {is:?}, its operators want {wanted:?}");
         Err(self.violation("cordon", detail))
     }
 

@@ -370,18 +370,18 @@ impl World {
                 Ok(KubernetesReply::Nodes { cluster_uid, nodes: found.map(Node::shown).collect() })
             }
             KubernetesOp::Load { node } => Ok(KubernetesReply::Load { cluster_uid, load: cluster.load(node) }),
-            KubernetesOp::Cordon { node, drained_for } => {
+            KubernetesOp::Cordon { node, drained_for, scale_down } => {
                 if self.chaos && kubernetes.dice.permille(BINDS_PERMILLE) {
                     cluster.bind_another(&node.uid);
                 }
-                let done = cluster.cordon(node, drained_for);
+                let done = cluster.cordon(node, drained_for, scale_down);
                 if done.is_ok() {
                     self.count(if call.is_late { "a change of a Kubernetes node came late" } else { "cordoned" });
                 }
                 done.map(KubernetesReply::Patched)
             }
-            KubernetesOp::Uncordon { node, schedulable } => {
-                let done = cluster.uncordon(node, *schedulable).map(KubernetesReply::Patched);
+            KubernetesOp::Uncordon { node, schedulable, scale_down } => {
+                let done = cluster.uncordon(node, *schedulable, scale_down.as_ref()).map(KubernetesReply::Patched);
                 if done.is_ok() {
                     kubernetes.words.end(&call.about);
                     self.count("uncordoned");

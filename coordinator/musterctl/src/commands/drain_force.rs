@@ -1,4 +1,4 @@
-//! `musterctl drain-force`: an operator's word that one pod is deleted from the Kubernetes node of a machine in its turn.
+//! `musterctl drain-force`: an operator's word that one pod is deleted from the Kubernetes node of a machine.
 
 use muster_proto::{printable::printable, resource::Kind, wire::DrainForceRequest};
 
@@ -7,10 +7,10 @@ use crate::{commands::actions::show, config::Context, errors::Failure, name, pro
 /// Delete a pod that cannot be evicted from the Kubernetes node of a machine
 ///
 /// The last resort. Muster evicts pods within their disruption budgets and never deletes one by itself. A pod that can
-/// never be evicted keeps its machine (KubernetesUndrainable). With this word Muster deletes this one pod, with its grace
-/// period and whatever its budget says, once the machine's node is cordoned for its turn. A machine that was deferred
-/// because of it has its turn again. The word is for the pod that runs now: another pod of that name is not deleted. It
-/// ends with the machine's turn. Recorded in the audit.
+/// never be evicted keeps its machine (KubernetesUndrainable). With this word Muster deletes this one pod, with its
+/// grace period and whatever its budget says, once the machine's node is cordoned for its turn. A machine that was
+/// deferred because of it has its turn again. The word is for the pod that runs now: another pod of that name is not
+/// deleted. It ends with the machine's turn. Recorded in the audit.
 ///
 /// The account needs a right of its own for it: `musterctl kubernetes rbac --with-delete`.
 #[derive(clap::Args)]
@@ -44,8 +44,8 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let coordinator = context.coordinator().await?;
     let Args { machine, pod: (namespace, pod), yes } = args;
     let question = format!(
-        "Delete pod {namespace}/{pod} once the Kubernetes node of {machine} is cordoned? Its disruption budget does not \
-         protect it then, and data of its emptyDir volumes is lost."
+        "Delete pod {namespace}/{pod} once the Kubernetes node of {machine} is cordoned? Its disruption budget does \
+         not protect it then, and data of its emptyDir volumes is lost."
     );
     if !yes && !ask(&printable(&question))? {
         return Ok(());

@@ -8,12 +8,12 @@ use crate::{
         Refusal, Reply,
         operators::{audited, known_machine},
     },
-    facts::{AuditObject, ForcedPod, Transaction},
+    facts::{AuditObject, ForcedPod, Transaction, kubernetes::PodName},
     plan::{
         Limits,
         drain::kubernetes::{
             eviction,
-            forcing::{self, DrainRules, NotForced},
+            forcing::{self, DrainRules, NotForced, WordFault},
         },
         snapshot::{ClusterSnapshot, MachineView},
     },
@@ -24,8 +24,7 @@ use crate::{
 pub(in crate::core) fn force_pod(
     tx: &mut Transaction<'_>,
     actor: &str,
-    machine: &MachineName,
-    (namespace, name): (&str, &str),
+    (machine, named): (&MachineName, &PodName),
     limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
@@ -35,14 +34,14 @@ pub(in crate::core) fn force_pod(
     };
     decides(&snapshot)?;
     let view = MachineView::of(tx, &row, limits, now);
-    let meant = forcing::meant(&snapshot, &view, (namespace, name));
-    let pod = meant.map_err(|NotForced { reason, message }| refusal(reason, message))?;
-    let uid = pod.uid.clone();
+    let meant = forcing::meant(&snapshot, &view, named);
+    let pod = meant.map_err(|NotForced { fault, message }| refusal(reason(fault), message))?;
+    let (name, uid) = (eviction::name_of(&pod), pod.uid.clone());
     if let Some(mine) = tx.machine_mut(machine).and_then(|row| row.update.as_mut()) {
         mine.forced_pods.push(ForcedPod { pod, by: actor.to_owned(), since_ms: now.wall_ms });
     }
     let line = format!(
-        "machine {machine}: pod {namespace}/{name} (UID {uid}) is deleted once its node is cordoned, whatever its \
+        "machine {machine}: pod {name} (UID {uid}) is deleted once its node is cordoned, whatever its \
          disruption budget says; another pod of that name is not"
     );
     let mut lines = vec![line];
@@ -57,6 +56,18 @@ pub(in crate::core) fn force_pod(
     match deadlines::ask_again(tx, actor, machine, now)? {
         Reply::Done(more) => Ok(Reply::Done([lines, more].concat())),
         reply => Ok(reply),
+    }
+}
+
+const fn reason(fault: WordFault) -> &'static str {
+    match fault {
+        WordFault::NoKubernetes => "NoKubernetes",
+        WordFault::NotDraining => "NotDraining",
+        WordFault::NotListed => "NotListed",
+        WordFault::NoSuchPod => "NoSuchPod",
+        WordFault::PodStays => "PodStays",
+        WordFault::NothingToDo => "NothingToDo",
+        WordFault::TooManyPods => "TooManyPods",
     }
 }
 

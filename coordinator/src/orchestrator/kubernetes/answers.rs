@@ -157,7 +157,7 @@ impl Answer {
             429 if self.named_wait(Some(&status)).is_some() => Err(self.failure()),
             500 if is_of_etcd(&words) => Err(self.failure()),
             // 400 is a webhook's default too, but has no reason then.
-            400 if status.reason == "BadRequest" => Err(self.failure()),
+            400 if matches!(status.reason.as_str(), "BadRequest") => Err(self.failure()),
             401 | 404 | 503 => Err(self.failure()),
             400.. => Ok(Deletion::Refused(words)),
             _ => Err(self.failure()),

@@ -9,7 +9,8 @@ use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use crate::facts::kubernetes::{
-    ControlServer, ControlState, KubernetesFailure, KubernetesOp, KubernetesReply,
+    ControlServer, ControlState, KubernetesFailure, KubernetesOp, KubernetesReply, SCALE_DOWN_DISABLED,
+    SCALE_DOWN_IS_DISABLED,
     check::{DELETE_PODS, Inspection, NodeMarks, Nodes, Order, OrderKind, Programs, RIGHTS, Right, Workload},
 };
 use crate::orchestrator::kubernetes::{
@@ -29,8 +30,6 @@ const KURED_LOCK: &str = "weave.works/kured-node-lock";
 const CLUSTER_API: &str = "cluster.x-k8s.io/cluster-name";
 /// The annotation that pauses an object of Cluster API, whatever its value.
 const PAUSED: &str = "cluster.x-k8s.io/paused";
-/// The annotation that keeps the cluster-autoscaler from a node.
-const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 /// The label with the name of a program.
 const APP: &str = "app.kubernetes.io/name";
 /// Kinds of workloads, as `kubectl` takes them, and their collections.
@@ -151,7 +150,10 @@ async fn nodes(client: &KubernetesClient, cluster_uid: &str) -> Result<Nodes, Ku
 fn marks(node: &Meta) -> NodeMarks {
     NodeMarks {
         cluster_api: node.annotations.get(CLUSTER_API).cloned(),
-        scale_down_disabled: node.annotations.get(SCALE_DOWN_DISABLED).is_some_and(|value| value == "true"),
+        scale_down_disabled: node
+            .annotations
+            .get(SCALE_DOWN_DISABLED)
+            .is_some_and(|value| value == SCALE_DOWN_IS_DISABLED),
     }
 }
 

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::facts::kubernetes::{
     ClusterLoad, ControlServer, ControlState, DRAINED_FOR, Deletion, Eviction, KEEP_CORDONED, KubernetesFailure,
-    KubernetesNode, KubernetesOp, KubernetesReply, NodeRef, PodRef,
+    KubernetesNode, KubernetesOp, KubernetesReply, NodeRef, PodRef, SCALE_DOWN_BEFORE, SCALE_DOWN_DISABLED,
+    SCALE_DOWN_IS_DISABLED, ScaleDown, ScaleDownBefore,
 };
 use crate::orchestrator::kubernetes::{
     kubeconfig::Kubeconfig,
@@ -85,11 +86,11 @@ impl KubernetesClient {
                 let cluster_uid = cluster_uid(&mut session).await?;
                 Ok(KubernetesReply::Load { cluster_uid, load: load(&mut session, node).await? })
             }
-            KubernetesOp::Cordon { node, drained_for } => {
-                patch(&mut session, node, &cordon_patch(node, drained_for)).await
+            KubernetesOp::Cordon { node, drained_for, scale_down } => {
+                patch(&mut session, node, &cordon_patch(node, drained_for, scale_down)).await
             }
-            KubernetesOp::Uncordon { node, schedulable } => {
-                patch(&mut session, node, &uncordon_patch(node, *schedulable)).await
+            KubernetesOp::Uncordon { node, schedulable, scale_down } => {
+                patch(&mut session, node, &uncordon_patch(node, *schedulable, scale_down.as_ref())).await
             }
             KubernetesOp::Evict { pods } => {
                 // They go out together, each on a connection of its own.
@@ -221,29 +222,38 @@ fn node(object: NodeObject) -> KubernetesNode {
         ready: status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True"),
         keep_cordoned: metadata.annotations.get(KEEP_CORDONED).is_some_and(|value| value != "false"),
         drained_for: metadata.annotations.remove(DRAINED_FOR),
+        scale_down: ScaleDown {
+            now: metadata.annotations.remove(SCALE_DOWN_DISABLED),
+            before: metadata.annotations.get(SCALE_DOWN_BEFORE).and_then(|note| ScaleDownBefore::of_note(note)),
+        },
         object: NodeRef { name: metadata.name, uid: metadata.uid, resource_version: metadata.resource_version },
     }
 }
 
-fn cordon_patch(node: &NodeRef, drained_for: &str) -> Value {
-    json!({ "metadata": guarded(node, &json!(drained_for)), "spec": { "unschedulable": true } })
+fn cordon_patch(node: &NodeRef, drained_for: &str, scale_down: &ScaleDownBefore) -> Value {
+    let annotations = json!({
+        DRAINED_FOR: drained_for,
+        SCALE_DOWN_DISABLED: SCALE_DOWN_IS_DISABLED,
+        SCALE_DOWN_BEFORE: scale_down.note(),
+    });
+    json!({ "metadata": guarded(node, &annotations), "spec": { "unschedulable": true } })
 }
 
-fn uncordon_patch(node: &NodeRef, schedulable: bool) -> Value {
-    let metadata = guarded(node, &Value::Null);
+fn uncordon_patch(node: &NodeRef, schedulable: bool, scale_down: Option<&ScaleDownBefore>) -> Value {
+    let mut annotations = json!({ DRAINED_FOR: null, SCALE_DOWN_BEFORE: null });
+    if let (Some(ScaleDownBefore(value)), Some(annotations)) = (scale_down, annotations.as_object_mut()) {
+        annotations.insert(SCALE_DOWN_DISABLED.to_owned(), json!(value));
+    }
+    let metadata = guarded(node, &annotations);
     match schedulable {
         true => json!({ "metadata": metadata, "spec": { "unschedulable": null } }),
         false => json!({ "metadata": metadata }),
     }
 }
 
-/// Metadata that sets the annotation only on this object at this version.
-fn guarded(node: &NodeRef, drained_for: &Value) -> Value {
-    json!({
-        "resourceVersion": node.resource_version,
-        "uid": node.uid,
-        "annotations": { DRAINED_FOR: drained_for },
-    })
+/// Metadata that sets annotations only on this object at this version.
+fn guarded(node: &NodeRef, annotations: &Value) -> Value {
+    json!({ "resourceVersion": node.resource_version, "uid": node.uid, "annotations": annotations })
 }
 
 async fn patch(session: &mut Session<'_>, to: &NodeRef, patch: &Value) -> Result<KubernetesReply, KubernetesFailure> {

@@ -3,6 +3,7 @@
 //! ask next. The only criterion for a completed drain is a fresh list of pods without one that had to leave.
 
 pub mod access;
+pub mod autoscaler;
 pub mod control_plane;
 pub mod events;
 pub mod eviction;

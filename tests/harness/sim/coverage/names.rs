@@ -218,6 +218,7 @@ pub const REQUIRED_OF_MANY: &[&str] = &[
     "a removal was taken back",
     "a change of a Kubernetes node came late",
     "a forced pod was deleted",
+    "an operator annotated a node for the autoscaler",
     "an operator said that a pod is deleted",
     "a machine was replaced while its Kubernetes node was cordoned",
     "an operator kept a node cordoned",

@@ -205,6 +205,7 @@ impl World {
                 None => {
                     let state = (node.unschedulable, node.drained_for.as_deref());
                     self.watcher.node_is_as_it_was(&node.name, node.wanted_cordoned, state)?;
+                    self.watcher.scale_down_is_as_it_was(&node.name, &node.wanted_scale_down, &node.scale_down)?;
                 }
             }
         }
@@ -218,6 +219,7 @@ impl World {
         for node in &kubernetes.cluster.nodes {
             let state = (node.unschedulable, node.drained_for.as_deref());
             self.watcher.node_is_as_it_was(&node.name, node.wanted_cordoned, state)?;
+            self.watcher.scale_down_is_as_it_was(&node.name, &node.wanted_scale_down, &node.scale_down)?;
         }
         Ok(())
     }

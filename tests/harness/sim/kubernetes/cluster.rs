@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
 };
 
-use muster_coordinator::facts::kubernetes::PodRef;
+use muster_coordinator::facts::kubernetes::{PodRef, ScaleDown};
 use muster_proto::model::{KubernetesDrain, UnmanagedPods};
 
 use super::checks::BIND_MS;
@@ -57,6 +57,10 @@ pub(crate) struct Node {
     pub(crate) drained_for: Option<String>,
     /// The operators' annotation.
     pub(crate) keep_cordoned: bool,
+    /// The annotation of the cluster-autoscaler.
+    pub(crate) scale_down: ScaleDown,
+    /// Its value as operators want it.
+    pub(crate) wanted_scale_down: Option<String>,
     /// Do its operators want it cordoned?
     pub(crate) wanted_cordoned: bool,
     /// When an operator uncordoned it last.
@@ -504,6 +508,8 @@ impl Cluster {
             unschedulable: false,
             drained_for: None,
             keep_cordoned: false,
+            scale_down: ScaleDown::default(),
+            wanted_scale_down: None,
             wanted_cordoned: false,
             uncordoned_at: None,
             cordoned_at: 0,

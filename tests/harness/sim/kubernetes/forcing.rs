@@ -7,7 +7,7 @@ use muster_coordinator::{
     core::Request,
     facts::{
         DeferralCause, KubernetesTarget, MachineRow,
-        kubernetes::{Deletion, PodRef},
+        kubernetes::{Deletion, PodName, PodRef},
     },
 };
 use muster_proto::model::MachineName;
@@ -17,6 +17,8 @@ use crate::{invariants::Violation, rng::Rng};
 
 /// Permille of events at which an operator says it of a pod that keeps a machine.
 const WORDS_PERMILLE: u64 = 150;
+/// Permille of events at which an operator sets the annotation of the cluster-autoscaler.
+const ANNOTATES_PERMILLE: u64 = 10;
 /// Permille of words about a pod that could be evicted as well.
 const NEEDLESS_PERMILLE: u64 = 100;
 /// Permille of deletions right before which somebody replaces the pod.
@@ -79,14 +81,37 @@ impl World {
         let Some(kubernetes) = &mut self.kubernetes else { return Ok(()) };
         kubernetes.words.dice = dice;
         let Some((machine, pod)) = chosen else { return Ok(()) };
-        let namespace = NAMESPACE.to_owned();
-        let request = Request::DrainForce { machine: machine.clone(), namespace, pod: pod.clone() };
+        let named = PodName { namespace: NAMESPACE.to_owned(), name: pod.clone() };
+        let request = Request::DrainForce { machine: machine.clone(), pod: named };
         if self.operator(request)?.is_err() {
             self.count("a word about a pod was refused");
             return Ok(());
         }
         self.count("an operator said that a pod is deleted");
         self.is_meant(&machine, &pod, newest)
+    }
+
+    /// An operator sets the annotation of the cluster-autoscaler on a node, or removes it. On a node in its drain
+    /// `true` says nothing new.
+    pub(super) fn annotate_for_autoscaler(&mut self) {
+        let Some(kubernetes) = &mut self.kubernetes else { return };
+        if !kubernetes.words.dice.permille(ANNOTATES_PERMILLE) {
+            return;
+        }
+        self.advance_kubernetes();
+        let Some(kubernetes) = &mut self.kubernetes else { return };
+        let (dice, version) = (&mut kubernetes.words.dice, kubernetes.cluster.number());
+        let count = u64::try_from(kubernetes.cluster.nodes.len().max(1)).unwrap_or(1);
+        let place = usize::try_from(dice.between(0, count - 1)).unwrap_or(0);
+        let value = [None, Some("false"), Some("true")].get(usize::try_from(dice.between(0, 2)).unwrap_or(0)).copied();
+        let value = value.flatten().map(str::to_owned);
+        let Some(node) = kubernetes.cluster.nodes.get_mut(place) else { return };
+        if node.scale_down.before.is_some() && value.as_deref() == Some("true") {
+            return;
+        }
+        node.version = version;
+        (node.scale_down.now, node.wanted_scale_down) = (value.clone(), value);
+        self.count("an operator annotated a node for the autoscaler");
     }
 
     /// The record names a pod of this name that was there when the operator said so.

@@ -14,6 +14,7 @@ impl World {
     pub(crate) fn kubernetes_fault(&mut self) -> Result<(), Violation> {
         self.abort_before_cordon()?;
         self.force_a_pod()?;
+        self.annotate_for_autoscaler();
         let (at, often) = (self.at, self.plan.fault_permille);
         let Some(kubernetes) = self.kubernetes.as_mut().filter(|kubernetes| kubernetes.founded) else { return Ok(()) };
         let dice = &mut kubernetes.dice;

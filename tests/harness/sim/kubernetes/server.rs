@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_coordinator::facts::kubernetes::{
     Budget, Deletion, Eviction, KubernetesFailure, KubernetesNode, NodeLoad, NodeRef, Pod as ShownPod, PodRef,
+    SCALE_DOWN_IS_DISABLED, ScaleDown, ScaleDownBefore,
 };
 
 use super::cluster::{App, Cluster, NAMESPACE, Node, Owner, Pod};
@@ -35,6 +36,7 @@ impl Node {
             ready: self.ready,
             drained_for: self.drained_for.clone(),
             keep_cordoned: self.keep_cordoned,
+            scale_down: self.scale_down.clone(),
         }
     }
 }
@@ -55,7 +57,12 @@ impl Cluster {
         Ok(place)
     }
 
-    pub(crate) fn cordon(&mut self, wanted: &NodeRef, drained_for: &str) -> Result<KubernetesNode, KubernetesFailure> {
+    pub(crate) fn cordon(
+        &mut self,
+        wanted: &NodeRef,
+        drained_for: &str,
+        before: &ScaleDownBefore,
+    ) -> Result<KubernetesNode, KubernetesFailure> {
         let place = self.guarded(wanted)?;
         let (version, at) = (self.number(), self.at);
         let Some(node) = self.nodes.get_mut(place) else { return Err(conflict("gone")) };
@@ -63,6 +70,7 @@ impl Cluster {
             node.cordoned_at = at;
         }
         (node.unschedulable, node.drained_for, node.version) = (true, Some(drained_for.to_owned()), version);
+        node.scale_down = ScaleDown { now: Some(SCALE_DOWN_IS_DISABLED.to_owned()), before: Some(before.clone()) };
         Ok(node.shown())
     }
 
@@ -70,11 +78,15 @@ impl Cluster {
         &mut self,
         wanted: &NodeRef,
         schedulable: bool,
+        scale_down: Option<&ScaleDownBefore>,
     ) -> Result<KubernetesNode, KubernetesFailure> {
         let place = self.guarded(wanted)?;
         let version = self.number();
         let Some(node) = self.nodes.get_mut(place) else { return Err(conflict("gone")) };
-        (node.drained_for, node.version) = (None, version);
+        (node.drained_for, node.scale_down.before, node.version) = (None, None, version);
+        if let Some(ScaleDownBefore(value)) = scale_down {
+            node.scale_down.now.clone_from(value);
+        }
         node.unschedulable &= !schedulable;
         Ok(node.shown())
     }

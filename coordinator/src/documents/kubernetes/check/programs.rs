@@ -103,8 +103,11 @@ fn autoscaler(workload: &Workload, marks: &[NodeMarks]) -> CheckLine {
         false => note(format!("cluster-autoscaler ({place}) is stopped")),
         true if left_alone => note(format!("cluster-autoscaler ({place}) removes no node: all are annotated")),
         true => then(
-            problem(format!("cluster-autoscaler ({place}) may remove nodes that are drained")),
-            format!("Stop it during updates: {}", stop(workload)),
+            note(format!(
+                "cluster-autoscaler ({place}) leaves a node in its drain alone, for Muster annotates it; afterwards it \
+                 may remove nodes that it needs no more"
+            )),
+            format!("To stop it: {}", stop(workload)),
         ),
     }
 }

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 
 use super::*;
-use crate::facts::kubernetes::{ControlServer, ControlState, Eviction, NodeLoad};
+use crate::facts::kubernetes::{ControlServer, ControlState, Deletion, Eviction, NodeLoad, ScaleDown, ScaleDownBefore};
 
 mod failures;
 mod server;
@@ -23,7 +23,12 @@ fn node_object() -> Value {
         "kind": "Node",
         "metadata": {
             "name": "node-1", "uid": "uid-1", "resourceVersion": "622",
-            "annotations": { "muster/drained-for": "r-7", "muster/keep-cordoned": "" },
+            "annotations": {
+                "muster/drained-for": "r-7",
+                "muster/keep-cordoned": "",
+                "cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
+                "muster/scale-down-disabled-before": "=false",
+            },
         },
         "spec": { "unschedulable": true },
         "status": {
@@ -48,7 +53,13 @@ fn node_seen() -> KubernetesNode {
         ready: true,
         drained_for: Some("r-7".to_owned()),
         keep_cordoned: true,
+        scale_down: ScaleDown { now: Some("true".to_owned()), before: Some(ScaleDownBefore(Some("false".to_owned()))) },
     }
+}
+
+fn cordon_of(node: NodeRef) -> KubernetesOp {
+    let scale_down = ScaleDownBefore(Some("false".to_owned()));
+    KubernetesOp::Cordon { node, drained_for: "r-7".to_owned(), scale_down }
 }
 
 /// Perform an operation. A single eviction that fails is the operation's failure.
@@ -212,28 +223,63 @@ async fn load_without_right_to_volumes_counts_all() {
 
 #[tokio::test]
 async fn cordon_is_one_guarded_patch() {
-    let op = KubernetesOp::Cordon { node: node_ref(), drained_for: "r-7".to_owned() };
-    let (reply, seen) = perform(op, vec![Reply::json(200, node_object())]).await;
+    let (reply, seen) = perform(cordon_of(node_ref()), vec![Reply::json(200, node_object())]).await;
     assert_eq!(reply, Ok(KubernetesReply::Patched(node_seen())));
     assert_eq!(targets(&seen), ["PATCH /api/v1/nodes/node-1"]);
     assert_eq!(seen[0].header("content-type"), "application/merge-patch+json");
+    let annotations = json!({
+        "muster/drained-for": "r-7",
+        "cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
+        "muster/scale-down-disabled-before": "=false",
+    });
     let expected = json!({
-        "metadata": { "resourceVersion": "621", "uid": "uid-1", "annotations": { "muster/drained-for": "r-7" } },
+        "metadata": { "resourceVersion": "621", "uid": "uid-1", "annotations": annotations },
         "spec": { "unschedulable": true },
     });
     assert_eq!(seen[0].json(), expected);
 }
 
 #[tokio::test]
-async fn uncordon_removes_annotation_and_own_cordon() {
-    let metadata = json!({ "resourceVersion": "621", "uid": "uid-1", "annotations": { "muster/drained-for": null } });
-    let op = |schedulable| KubernetesOp::Uncordon { node: node_ref(), schedulable };
-    let (reply, seen) = perform(op(true), vec![Reply::json(200, node_object())]).await;
+async fn uncordon_removes_annotations_and_own_cordon() {
+    let metadata = |annotations: Value| json!({ "resourceVersion": "621", "uid": "uid-1", "annotations": annotations });
+    let none = json!({ "muster/drained-for": null, "muster/scale-down-disabled-before": null });
+    let op = |schedulable, scale_down| KubernetesOp::Uncordon { node: node_ref(), schedulable, scale_down };
+    let (reply, seen) = perform(op(true, None), vec![Reply::json(200, node_object())]).await;
     assert!(matches!(reply, Ok(KubernetesReply::Patched(_))));
     assert_eq!(targets(&seen), ["PATCH /api/v1/nodes/node-1"]);
-    assert_eq!(seen[0].json(), json!({ "metadata": metadata, "spec": { "unschedulable": null } }));
-    let (_, seen) = perform(op(false), vec![Reply::json(200, node_object())]).await;
-    assert_eq!(seen[0].json(), json!({ "metadata": metadata }));
+    assert_eq!(seen[0].json(), json!({ "metadata": metadata(none.clone()), "spec": { "unschedulable": null } }));
+    for value in [None, Some("false".to_owned())] {
+        let mut annotations = none.clone();
+        annotations["cluster-autoscaler.kubernetes.io/scale-down-disabled"] = json!(value);
+        let (_, seen) = perform(op(false, Some(ScaleDownBefore(value))), vec![Reply::json(200, node_object())]).await;
+        assert_eq!(seen[0].json(), json!({ "metadata": metadata(annotations) }));
+    }
+}
+
+#[tokio::test]
+async fn deletion_carries_uid_precondition() {
+    let delete = || KubernetesOp::Delete { pod: pod_ref() };
+    let (reply, seen) = perform(delete(), vec![Reply::json(200, json!({}))]).await;
+    assert_eq!(reply, Ok(KubernetesReply::Deleted(Deletion::Accepted)));
+    assert_eq!(targets(&seen), ["DELETE /api/v1/namespaces/shop/pods/web-0"]);
+    let expected = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": "uid-2" } });
+    assert_eq!(seen[0].json(), expected);
+    let answer = |code: u16, details: Value| {
+        let body = json!({ "kind": "Status", "message": "words", "code": code, "details": details });
+        perform(delete(), vec![Reply::json(code, body)])
+    };
+    let pods = || json!({ "kind": "pods" });
+    let words = || "words".to_owned();
+    for (code, details, expected) in [
+        (404, pods(), Deletion::Gone),
+        (409, pods(), Deletion::Replaced),
+        (403, pods(), Deletion::Forbidden(words())),
+        (403, json!({}), Deletion::Refused(words())),
+        (422, json!({}), Deletion::Refused(words())),
+    ] {
+        assert_eq!(answer(code, details).await.0, Ok(KubernetesReply::Deleted(expected)), "{code}");
+    }
+    assert_eq!(answer(401, json!({})).await.0, Err(KubernetesFailure::Unauthorized(words())));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     facts::{
         DeferralCause, ForcedPod, KubernetesObservation, KubernetesTarget,
-        kubernetes::{Deletion, NodeLoad, Pod, PodRef},
+        kubernetes::{Deletion, NodeLoad, Pod, PodName, PodRef},
     },
     plan::{
         safety::blocked,
@@ -129,11 +129,30 @@ pub fn last_resort_for(view: &MachineView<'_>) -> String {
     last_resort(&view.row.name, known.map_or("NAMESPACE/NAME", |known| &known.pod))
 }
 
+/// What is wrong with an operator's word about a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WordFault {
+    /// The cluster has no Kubernetes that Muster drains.
+    NoKubernetes,
+    /// The machine is not in its turn, nor deferred because it cannot be drained.
+    NotDraining,
+    /// The pods of its node are not listed yet.
+    NotListed,
+    /// No such pod is on the node.
+    NoSuchPod,
+    /// The pod stays on the node.
+    PodStays,
+    /// The pod is leaving already.
+    NothingToDo,
+    /// There are words about too many pods.
+    TooManyPods,
+}
+
 /// Why an operator's word about a pod is not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotForced {
-    /// A word for programs.
-    pub reason: &'static str,
+    /// What is wrong.
+    pub fault: WordFault,
     /// One sentence for people.
     pub message: String,
 }
@@ -145,14 +164,14 @@ pub struct NotForced {
 pub fn meant(
     snapshot: &ClusterSnapshot<'_>,
     view: &MachineView<'_>,
-    (namespace, name): (&str, &str),
+    PodName { namespace, name }: &PodName,
 ) -> Result<PodRef, NotForced> {
     let machine = &view.row.name;
-    let refused = |reason, message| Err(NotForced { reason, message });
+    let refused = |fault, message| Err(NotForced { fault, message });
     let Some(spec) = spec(snapshot) else {
         let cluster = &view.row.spec.cluster_name;
         return refused(
-            "NoKubernetes",
+            WordFault::NoKubernetes,
             format!("cluster {cluster} has no Kubernetes: its manifest has no spec.kubernetes"),
         );
     };
@@ -161,32 +180,32 @@ pub fn meant(
         let failure = look(view).and_then(|look| look.failure.as_ref());
         let why = failure.map(|failure| format!(" (the Kubernetes API server cannot be asked - {})", failure.what));
         let message = format!("the pods of {machine} are not listed yet{}; say it again then", why.unwrap_or_default());
-        return refused("NotListed", message);
+        return refused(WordFault::NotListed, message);
     };
     let (load, wanted) = (&load.what, format!("{namespace}/{name}"));
-    let found = load.pods.iter().find(|pod| pod.object.namespace == namespace && pod.object.name == name);
+    let found = load.pods.iter().find(|pod| pod.object.namespace == *namespace && pod.object.name == *name);
     let Some(pod) = found else {
         let message = format!("pod {wanted} is not on the Kubernetes node of {machine}; {}", candidates(load));
-        return refused("NoSuchPod", message);
+        return refused(WordFault::NoSuchPod, message);
     };
     let rules = DrainRules::of_machine(&spec.drain, view);
     if !eviction::must_leave(pod) {
         let message = format!("pod {wanted} stays on the node, and keeps nothing; {}", candidates(load));
-        return refused("PodStays", message);
+        return refused(WordFault::PodStays, message);
     }
     if pod.deletion_s.is_some() {
         let message = format!(
             "pod {wanted} is terminating already; `kubectl describe pod -n {namespace} {name}` says what holds it"
         );
-        return refused("NothingToDo", message);
+        return refused(WordFault::NothingToDo, message);
     }
     if rules.forced.iter().any(|forced| forced.pod == pod.object) {
         let message = format!("pod {wanted} of {machine} is deleted already, as was said before, once its turn comes");
-        return refused("NothingToDo", message);
+        return refused(WordFault::NothingToDo, message);
     }
     if rules.forced.len() >= FORCED_MAX {
         let message = format!("at most {FORCED_MAX} pods of a machine are deleted in one turn");
-        return refused("TooManyPods", message);
+        return refused(WordFault::TooManyPods, message);
     }
     Ok(pod.object.clone())
 }
@@ -194,7 +213,7 @@ pub fn meant(
 /// Is the machine's node being drained, or is the machine deferred because it cannot be?
 fn is_in_its_turn(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), NotForced> {
     let machine = &view.row.name;
-    let refused = |message| Err(NotForced { reason: "NotDraining", message });
+    let refused = |message| Err(NotForced { fault: WordFault::NotDraining, message });
     let Some(mine) = view.update() else {
         return refused(format!("{machine} is in no update, and its Kubernetes node is not drained"));
     };
@@ -208,8 +227,8 @@ fn is_in_its_turn(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Res
         return Ok(());
     }
     refused(format!(
-        "the Kubernetes node of {machine} is not being drained, and {machine} is not deferred as KubernetesUndrainable; \
-         `musterctl describe machine {machine}` says what it waits for"
+        "the Kubernetes node of {machine} is not being drained, and {machine} is not deferred as \
+         KubernetesUndrainable; `musterctl describe machine {machine}` says what it waits for"
     ))
 }
 

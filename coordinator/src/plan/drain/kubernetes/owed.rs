@@ -6,7 +6,7 @@ use muster_proto::{
     seeded_bug::seeded_bug,
 };
 
-use super::{SETTLE_MS, failed, fresh, identity, is_ours, look, questions, settles_at, spec};
+use super::{SETTLE_MS, autoscaler, failed, fresh, identity, is_ours, look, questions, settles_at, spec};
 use crate::{
     facts::{
         KubernetesObservation, OwedCordon,
@@ -76,7 +76,8 @@ fn next(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, lists: bool) -> 
     }
     let look = questions::free(snapshot, view)?;
     if let Some(node) = owed.and_then(|owed| to_give_back(snapshot, view, owed)) {
-        return Some(KubernetesOp::Uncordon { node: node.object.clone(), schedulable: !node.keep_cordoned });
+        let (schedulable, scale_down) = (!node.keep_cordoned, autoscaler::given_back(node));
+        return Some(KubernetesOp::Uncordon { node: node.object.clone(), schedulable, scale_down });
     }
     if snapshot.now.mono_ms < asks_at(look) {
         return None;

@@ -6,7 +6,7 @@ use muster_proto::{
 };
 
 use super::{
-    BIND_MS, FRESH_MS, SETTLE_MS, UNDRAINABLE_MS, aim, control_plane, drained_for, events, eviction,
+    BIND_MS, FRESH_MS, SETTLE_MS, UNDRAINABLE_MS, aim, autoscaler, control_plane, drained_for, events, eviction,
     forcing::{self, DrainRules},
     fresh, identity, is_fresh, is_listed_since_cordon, is_ours, keeps_cordon, look, may_uncordon, preflight, recorded,
     row, spec, unsettled_until, what_is_left,
@@ -192,7 +192,7 @@ fn cordon(
         return (age >= LOOK_EVERY_MS).then(|| KubernetesOp::Load { node: node.object.name.clone() });
     }
     let drained_for = drained_for(snapshot, &node.object.uid);
-    Some(KubernetesOp::Cordon { node: node.object.clone(), drained_for })
+    Some(KubernetesOp::Cordon { node: node.object.clone(), drained_for, scale_down: autoscaler::noted(node) })
 }
 
 /// Evict what is due, look at the other control machines, or list the pods again.
@@ -238,7 +238,8 @@ fn uncordon(view: &MachineView<'_>, node: &KubernetesNode) -> Option<KubernetesO
     let due = is_ours(node) && may_uncordon(view, node).is_ok();
     // Seeded bug: ignore that an operator keeps it cordoned.
     let schedulable = !node.keep_cordoned || seeded_bug("ignore-keep-cordoned");
-    due.then(|| KubernetesOp::Uncordon { node: node.object.clone(), schedulable })
+    let scale_down = autoscaler::given_back(node);
+    due.then(|| KubernetesOp::Uncordon { node: node.object.clone(), schedulable, scale_down })
 }
 
 /// When time alone brings the next question or another reason, monotonic milliseconds.

@@ -11,7 +11,7 @@ use crate::{
         DrainRow, KubernetesTarget, Sealed, SecretId,
         kubernetes::{
             Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
-            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef,
+            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown,
         },
     },
 };
@@ -88,6 +88,7 @@ impl Kubernetes {
                 ready: true,
                 drained_for: None,
                 keep_cordoned: false,
+                scale_down: ScaleDown::default(),
             };
             (name.clone(), node)
         };
@@ -138,15 +139,18 @@ impl Kubernetes {
                 let load = NodeLoad { pods, budgets: self.budgets.clone(), attachments };
                 Ok(KubernetesReply::Load { cluster_uid, load })
             }
-            KubernetesOp::Cordon { node, drained_for } => {
+            KubernetesOp::Cordon { node, drained_for, scale_down } => {
                 self.log.push(format!("cordon {}", node.name));
                 self.pods.entry(node.name.clone()).or_default().extend(self.late_pod.take());
-                self.patch(node, true, Some(drained_for.clone()))
+                let scale_down = ScaleDown { now: Some("true".to_owned()), before: Some(scale_down.clone()) };
+                self.patch(node, true, Some(drained_for.clone()), scale_down)
             }
-            KubernetesOp::Uncordon { node, schedulable } => {
+            KubernetesOp::Uncordon { node, schedulable, scale_down } => {
                 self.log.push(format!("uncordon {}", node.name));
-                let was = self.nodes[&node.name].unschedulable;
-                self.patch(node, was && !schedulable, None)
+                let node_now = &self.nodes[&node.name];
+                let was = node_now.unschedulable;
+                let now = scale_down.as_ref().map_or_else(|| node_now.scale_down.now.clone(), |value| value.0.clone());
+                self.patch(node, was && !schedulable, None, ScaleDown { now, before: None })
             }
             KubernetesOp::Evict { pods } => {
                 let answers = pods.iter().map(|pod| (pod.clone(), Ok(self.evict(pod))));
@@ -179,6 +183,7 @@ impl Kubernetes {
         seen: &NodeRef,
         unschedulable: bool,
         drained_for: Option<String>,
+        scale_down: ScaleDown,
     ) -> Result<KubernetesReply, KubernetesFailure> {
         let node = self.nodes.get_mut(&seen.name).ok_or_else(|| KubernetesFailure::NotFound("gone".to_owned()))?;
         if node.object != *seen {
@@ -186,7 +191,7 @@ impl Kubernetes {
         }
         let version: u64 = node.object.resource_version.parse().expect("a number");
         node.object.resource_version = (version + 1).to_string();
-        (node.unschedulable, node.drained_for) = (unschedulable, drained_for);
+        (node.unschedulable, node.drained_for, node.scale_down) = (unschedulable, drained_for, scale_down);
         let node = node.clone();
         match self.mute {
             true => Err(KubernetesFailure::Unreachable("no answer within 10 s".to_owned())),

@@ -1,7 +1,10 @@
 //! Pods that are deleted because an operator said so: which, when, and which are not.
 
 use super::*;
-use crate::{core::Refusal, facts::kubernetes::Deletion};
+use crate::{
+    core::Refusal,
+    facts::kubernetes::{Deletion, PodName},
+};
 
 /// A worker that is deferred: a budget never lets its pod `shop/a` go.
 fn deferred() -> (Fleet, Kubernetes) {
@@ -19,8 +22,8 @@ fn deferred() -> (Fleet, Kubernetes) {
 }
 
 fn force(fleet: &mut Fleet, machine_name: &str, pod: &str) -> Result<Vec<String>, String> {
-    let (namespace, pod) = ("shop".to_owned(), pod.to_owned());
-    match fleet.ask(Request::DrainForce { machine: machine(machine_name), namespace, pod }) {
+    let pod = PodName { namespace: "shop".to_owned(), name: pod.to_owned() };
+    match fleet.ask(Request::DrainForce { machine: machine(machine_name), pod }) {
         Ok(Reply::Done(lines)) => Ok(lines),
         Err(Refusal::State { reason, message }) => Err(format!("{reason}: {message}")),
         other => panic!("{other:?}"),
@@ -56,6 +59,7 @@ fn successor_of_forced_pod_is_left_alone() {
     assert_eq!((fleet.slot("worker-1"), fleet.why("worker-1").as_deref()), (None, Some("KubernetesUndrainable")));
     assert!(kubernetes.log.is_empty(), "{:?}", kubernetes.log);
     force(&mut fleet, "worker-1", "a").expect("the other one is meant now");
+    fleet.live(&mut kubernetes, 15);
     fleet.complete_in(&mut kubernetes, "worker-1");
     assert!(kubernetes.log.contains(&"delete a".to_owned()), "{:?}", kubernetes.log);
 }
@@ -116,11 +120,11 @@ fn missing_right_is_named() {
 fn forced_pod_leaves_in_drain() {
     let (mut fleet, mut kubernetes) = at_workers(1, |_| {});
     kubernetes.late_pod = Some(Pod { controller: None, ..pod("bare") });
-    let last = Pod { drain_label: "last".to_owned(), ..pod("b") };
-    kubernetes.pods.insert("worker-1".to_owned(), vec![last]);
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
     fleet.live(&mut kubernetes, 8);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("KubernetesUndrainable"));
+    let last = Pod { drain_label: "last".to_owned(), ..pod("b") };
+    kubernetes.pods.get_mut("worker-1").expect("pods").push(last);
     force(&mut fleet, "worker-1", "bare").expect("taken");
     let twice = force(&mut fleet, "worker-1", "bare").expect_err("again");
     assert!(twice.starts_with("NothingToDo"), "{twice}");

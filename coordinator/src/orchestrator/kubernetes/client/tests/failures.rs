@@ -164,7 +164,7 @@ async fn recorded_statuses_become_failures() {
 
 #[tokio::test]
 async fn node_conflicts_are_told_apart() {
-    let cordon = || KubernetesOp::Cordon { node: node_ref(), drained_for: "r-7".to_owned() };
+    let cordon = || cordon_of(node_ref());
     let details = |code: u16, details: Value| {
         vec![Reply::json(code, json!({ "kind": "Status", "message": "words", "code": code, "details": details }))]
     };
@@ -216,14 +216,15 @@ async fn unsafe_requests_are_not_sent() {
         ops.push(KubernetesOp::Evict { pods: vec![PodRef { name: name.to_owned(), ..pod_ref() }] });
         ops.push(KubernetesOp::Evict { pods: vec![PodRef { namespace: name.to_owned(), ..pod_ref() }] });
         let node = NodeRef { name: name.to_owned(), ..node_ref() };
-        ops.push(KubernetesOp::Uncordon { node, schedulable: true });
+        ops.push(KubernetesOp::Uncordon { node, schedulable: true, scale_down: None });
     }
     ops.push(KubernetesOp::Evict { pods: vec![PodRef { uid: String::new(), ..pod_ref() }] });
+    ops.push(KubernetesOp::Delete { pod: PodRef { uid: String::new(), ..pod_ref() } });
     for node in
         [NodeRef { uid: String::new(), ..node_ref() }, NodeRef { resource_version: String::new(), ..node_ref() }]
     {
-        ops.push(KubernetesOp::Cordon { node: node.clone(), drained_for: "r-7".to_owned() });
-        ops.push(KubernetesOp::Uncordon { node, schedulable: false });
+        ops.push(cordon_of(node.clone()));
+        ops.push(KubernetesOp::Uncordon { node, schedulable: false, scale_down: None });
     }
     for op in ops {
         other(done(&client, &op).await);
