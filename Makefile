@@ -44,8 +44,8 @@ SAID := target/said
 said = 2>&1 | tee $(SAID)/$(1)
 
 .PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test \
-	docs compile-tests soak test-programs test-seeded-bugs test-packages compile-nodes test-nodes test-nodes-down test-machine full lint \
-	bench clean
+	docs compile-tests soak test-programs test-seeded-bugs test-packages compile-nodes test-nodes test-nodes-down test-machine \
+	test-kubernetes full lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -116,6 +116,12 @@ test-machine: packages ## A machine with a kernel of its own (needs qemu-system-
 	tests/machine/image/build
 	$(STATIC) test $(RELEASE) --test machine -- --nocapture
 
+# Cargo starts it in another folder: the path must be absolute.
+test-kubernetes: build ## Updates under a real Kubernetes cluster without nodes: test-kubernetes KUBECONFIG=FILE
+	@test -n "$(KUBECONFIG)" || { echo "usage: make test-kubernetes KUBECONFIG=FILE [ARGS='SCENARIO...' | \
+	ARGS=--clean-up]: FILE is an administrator's kubeconfig for a cluster without nodes" >&2; exit 2; }
+	$(STATIC) test $(RELEASE) --test cluster -- $(abspath $(KUBECONFIG)) $(CURDIR)/target/test-kubernetes $(ARGS)
+
 demo-nodes: packages node-image compile-nodes ## Such a fleet to play with: demo-nodes-down removes it
 	$(NODES) --demo
 	docker exec --interactive $$(test -t 0 && echo --tty) muster-demo-operator musterctl watch demo
@@ -148,7 +154,7 @@ bench: build ## The downloader's throughput against curl | tee | sha256sum; what
 lint: ## Formatting, clippy without warnings, licences and bans
 	$(CARGO) fmt --all -- --check
 	$(STATIC) clippy $(RELEASE) --all-targets --all-features -- -D warnings
-	$(STATIC) clippy $(RELEASE) --all-features --test nodes --test machine --test soak -- -D warnings
+	$(STATIC) clippy $(RELEASE) --all-features --test nodes --test machine --test soak --test cluster -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check bans licenses sources; \
 	else echo "cargo-deny is not installed: licences and bans were not checked (cargo install cargo-deny)"; fi
 

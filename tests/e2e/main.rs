@@ -6,6 +6,7 @@ mod access;
 mod attacks;
 mod canaries;
 mod clock;
+mod cluster;
 mod damage;
 mod damaged_ledger;
 mod demo;

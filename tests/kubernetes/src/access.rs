@@ -1,9 +1,21 @@
 //! Bearer tokens, users, and role-based access control.
 
 use anyhow::Result;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{failure::Failure, kinds::Kind, objects::list};
+use super::{
+    call::Call,
+    failure::Failure,
+    kinds::Kind,
+    objects::{list, set, text, uid},
+    state::State,
+    store::Store,
+    times,
+};
+
+/// Validity of a service account's token unless a request names one, in seconds.
+const TOKEN_SECONDS: u64 = 3600;
 
 /// Rights that a token has.
 #[derive(Clone, Debug, Default)]
@@ -128,18 +140,59 @@ pub(super) struct Caller {
 }
 
 /// Find the caller by the header `Authorization`. Without a header it is anonymous.
-pub(super) fn authenticate(tokens: &[Token], authorization: Option<&str>) -> Result<Caller, Failure> {
+pub(super) fn authenticate(state: &State, authorization: Option<&str>) -> Result<Caller, Failure> {
     let public = Rule::paths(&["/healthz", "/livez", "/readyz", "/version", "/version/"]);
     let Some(header) = authorization else {
         return Ok(Caller { user: "system:anonymous".to_owned(), rules: vec![public] });
     };
     let token = header.strip_prefix("Bearer ").unwrap_or("");
-    let known = tokens.iter().find(|known| known.token == token).ok_or_else(Failure::unauthorized)?;
+    let known = state.tokens.iter().find(|known| known.token == token).ok_or_else(Failure::unauthorized)?;
     // The default roles system:public-info-viewer, system:discovery and system:basic-user of every cluster.
     let discovery = Rule::paths(&["/api", "/api/*", "/apis", "/apis/*", "/livez/*", "/readyz/*", "/openapi*"]);
     let basic = Rule::on("authorization.k8s.io", &["selfsubjectaccessreviews"], &["create"]);
-    let rules = known.rules.iter().cloned().chain([public, discovery, basic]).collect();
-    Ok(Caller { user: known.user.clone(), rules })
+    let own = known.rules.iter().cloned().chain(bound(&state.store, &known.user));
+    Ok(Caller { user: known.user.clone(), rules: own.chain([public, discovery, basic]).collect() })
+}
+
+/// Rights that ClusterRoleBindings give to a service account.
+fn bound(store: &Store, user: &str) -> Vec<Rule> {
+    let is_it = |subject: &Value| {
+        text(subject, "/kind") == "ServiceAccount"
+            && user == account_user(text(subject, "/namespace"), text(subject, "/name"))
+    };
+    let bindings = store.all("clusterrolebindings.rbac.authorization.k8s.io");
+    let its = bindings.iter().filter(|binding| list(binding, "/subjects").iter().any(is_it));
+    let roles = its
+        .filter_map(|binding| store.get("clusterroles.rbac.authorization.k8s.io", "", text(binding, "/roleRef/name")));
+    roles.flat_map(|role| list(&role, "/rules").iter().map(Rule::of_rule).collect::<Vec<_>>()).collect()
+}
+
+fn account_user(namespace: &str, account: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{account}")
+}
+
+/// Answer a TokenRequest: a token of a service account. It does not expire here.
+pub(super) fn issue(state: &mut State, call: &Call, kind: &Kind) -> Result<Value, Failure> {
+    let account = state.store.get(&kind.resource(), &call.namespace, &call.name);
+    let account = account.ok_or_else(|| Failure::not_found(kind, &call.name))?;
+    let token = uuid::Uuid::new_v4().simple().to_string();
+    let user = account_user(&call.namespace, &call.name);
+    state.tokens.push(Token { token: token.clone(), user, rules: Vec::new() });
+    let mut answer = call.body.clone().filter(Value::is_object).unwrap_or_else(|| json!({}));
+    let seconds = answer.pointer("/spec/expirationSeconds").and_then(Value::as_u64).unwrap_or(TOKEN_SECONDS);
+    set(&mut answer, &["apiVersion"], "authentication.k8s.io/v1");
+    set(&mut answer, &["kind"], "TokenRequest");
+    let metadata = json!({
+        "name": call.name,
+        "namespace": call.namespace,
+        "uid": uid(&account),
+        "creationTimestamp": times::format(Timestamp::now()),
+    });
+    set(&mut answer, &["metadata"], metadata);
+    set(&mut answer, &["spec", "audiences"], json!(["https://kubernetes.default.svc"]));
+    set(&mut answer, &["spec", "expirationSeconds"], seconds);
+    set(&mut answer, &["status"], json!({"token": token, "expirationTimestamp": times::after_now(seconds)}));
+    Ok(answer)
 }
 
 impl Caller {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{
-    access::{Action, Caller},
+    access::{self, Action, Caller},
     call::Call,
     deletion, eviction,
     failure::Failure,
@@ -53,16 +53,20 @@ pub(super) fn perform(
     }
     let Some(kind) = call.kind.clone() else { return perform_path(state, server, caller, call) };
     let floor = floor.max(state.store.floor());
-    let store = &mut state.store;
     let known = match call.subresource.as_str() {
         "" => true,
         "eviction" => kind.resource() == "pods" && call.verb == "create",
+        "token" => kind.resource() == "serviceaccounts" && call.verb == "create",
         "status" => kind.status && matches!(call.verb.as_str(), "get" | "update" | "patch"),
         _ => false,
     };
     if !known {
         return Err(Failure::not_found(&kind, &call.name));
     }
+    if call.subresource == "token" {
+        return Ok(Answer::Json(201, access::issue(state, call, &kind)?));
+    }
+    let store = &mut state.store;
     let (code, object) = match call.verb.as_str() {
         "get" => (200, lists::get(store, call, &kind)?),
         "list" => (200, lists::list(store, floor, call, &kind)?),

@@ -72,7 +72,7 @@ fn qualified(name: &str, group: &str) -> String {
 }
 
 /// Group, plural, kind, and flags: `n` namespaced, `s` status subresource, `g` generation.
-const BUILT_IN: [(&str, &str, &str, &str); 17] = [
+const BUILT_IN: [(&str, &str, &str, &str); 20] = [
     ("", "namespaces", "Namespace", "s"),
     ("", "nodes", "Node", "s"),
     ("", "pods", "Pod", "nsg"),
@@ -90,6 +90,9 @@ const BUILT_IN: [(&str, &str, &str, &str); 17] = [
     ("apps", "controllerrevisions", "ControllerRevision", "n"),
     ("batch", "jobs", "Job", "nsg"),
     ("batch", "cronjobs", "CronJob", "nsg"),
+    ("coordination.k8s.io", "leases", "Lease", "n"),
+    ("rbac.authorization.k8s.io", "clusterroles", "ClusterRole", ""),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", "ClusterRoleBinding", ""),
 ];
 
 /// The kinds that every stand-in serves.

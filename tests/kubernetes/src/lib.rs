@@ -87,6 +87,10 @@ pub struct Config {
     pub orphan_after: Duration,
     /// Time from SIGTERM until a server cuts its open watches.
     pub shutdown_after: Duration,
+    /// Do nodes have kubelets? Without them somebody else starts and ends the pods.
+    pub kubelets: bool,
+    /// Time without a new renewal of its Lease after which a node is not Ready. None: nodes need no Leases.
+    pub node_grace: Option<Duration>,
 }
 
 impl Default for Config {
@@ -103,6 +107,8 @@ impl Default for Config {
             bookmark_every: Duration::from_secs(60),
             orphan_after: Duration::from_secs(40),
             shutdown_after: Duration::from_secs(60),
+            kubelets: true,
+            node_grace: None,
         }
     }
 }
@@ -166,7 +172,8 @@ impl fmt::Debug for Kubernetes {
 }
 
 impl Kubernetes {
-    /// Start the API servers and the controllers. The namespaces `default` and `kube-system` exist from the start.
+    /// Start the API servers and the controllers. The namespaces that every cluster has exist from the
+    /// start.
     pub fn start(config: Config) -> Result<Self> {
         let mut names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "kubernetes".to_owned()];
         names.extend(config.listeners.iter().map(|listener| listener.ip().to_string()));
@@ -199,7 +206,7 @@ impl Kubernetes {
         }
         runtime.spawn(controllers::run(shared.clone()));
         let kubernetes = Self { shared, runtime: Some(runtime), places: Mutex::new(places), ca_pem: identity.ca_pem };
-        for namespace in ["default", "kube-system"] {
+        for namespace in ["default", "kube-system", "kube-node-lease"] {
             kubernetes.namespace(namespace)?;
         }
         Ok(kubernetes)

@@ -159,7 +159,7 @@ async fn answer(process: Arc<Process>, request: Request<Incoming>) -> Result<Rep
         let state = lock(&process.shared.state);
         let query = parts.uri.query().unwrap_or("");
         let call = Call::parse(&state.kinds, parts.method.as_str(), parts.uri.path(), query);
-        (call, access::authenticate(&state.tokens, header(AUTHORIZATION).as_deref()))
+        (call, access::authenticate(&state, header(AUTHORIZATION).as_deref()))
     };
     call.body = if body.is_empty() { Some(Value::Null) } else { serde_json::from_slice(&body).ok() };
     call.content_type = header(CONTENT_TYPE).unwrap_or_default();

@@ -121,10 +121,11 @@ fn tick(state: &mut State, memory: &mut Memory, config: &Config) {
     memory.seen = now;
     for controller in all {
         // These act as time passes; the others act on changes.
-        let timed = matches!(
-            controller,
-            Controller::Kubelets | Controller::Orphans | Controller::Attachments | Controller::Disruption
-        );
+        let timed = match controller {
+            Controller::Kubelets | Controller::Orphans | Controller::Attachments | Controller::Disruption => true,
+            Controller::Nodes => config.node_grace.is_some(),
+            _ => false,
+        };
         if state.paused.contains(&controller) || !(timed || changed) {
             continue;
         }
@@ -135,8 +136,9 @@ fn tick(state: &mut State, memory: &mut Memory, config: &Config) {
             Controller::StatefulSets => workloads::stateful_sets(state),
             Controller::DaemonSets => daemon_sets::tick(state),
             Controller::Scheduler => scheduler::tick(state),
-            Controller::Kubelets => kubelet::tick(state, memory, config),
-            Controller::Nodes => nodes::tick(state),
+            Controller::Kubelets if config.kubelets => kubelet::tick(state, memory, config),
+            Controller::Kubelets => {}
+            Controller::Nodes => nodes::tick(state, memory, config),
             Controller::Namespaces => garbage::namespaces(state),
             Controller::Garbage => garbage::tick(state),
             Controller::Orphans => garbage::orphans(state, memory, config),

@@ -1,0 +1,79 @@
+//! A suite of updates under any Kubernetes cluster that is reached by an administrator's kubeconfig alone: an API server
+//! with a controller-manager and a scheduler. Nodes and kubelets are the suite's own, workloads run on these nodes only.
+//! `make test-kubernetes` runs it; an end-to-end test runs it over the stand-in in a process of its own.
+//!
+//! The suite deletes what it made, each object by its UID, and refuses a cluster with nodes of somebody else.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+mod admin;
+mod client;
+mod cluster;
+mod journal;
+mod kubelets;
+mod observer;
+mod relay;
+mod rights;
+mod scenarios;
+mod stage;
+mod workloads;
+
+pub use self::{
+    cluster::{ClusterUnderTest, Refusal, clean_up},
+    scenarios::{SCENARIOS, Scenario},
+};
+
+/// Label, taint and namespace prefix that tell what a run of the suite made. Its value is the run's name.
+pub const RUN_LABEL: &str = "muster-test/run";
+/// Label of all nodes of a stage.
+const STAGE_LABEL: &str = "muster-test/stage";
+/// Label with the type of a node's machine.
+const TYPE_LABEL: &str = "muster-test/type";
+
+/// Timeout of every wait for the cluster's controllers. A real one may be busy.
+const CLUSTER_LIMIT: Duration = Duration::from_secs(120);
+/// Poll interval of waits for the cluster.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The string at a JSON pointer; empty if absent.
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+}
+
+/// The array at a JSON pointer; empty if absent.
+fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+fn uid(object: &Value) -> &str {
+    text(object, "/metadata/uid")
+}
+
+/// The value of a label; empty if absent.
+fn label<'a>(object: &'a Value, key: &str) -> &'a str {
+    object.pointer("/metadata/labels").and_then(|labels| labels.get(key)).and_then(Value::as_str).unwrap_or("")
+}
+
+fn is_terminating(object: &Value) -> bool {
+    object.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null())
+}
+
+/// Has it a condition of this type and status?
+fn has_condition(object: &Value, kind: &str, status: &str) -> bool {
+    let is_it = |condition: &Value| text(condition, "/type") == kind && text(condition, "/status") == status;
+    list(object, "/status/conditions").iter().any(is_it)
+}
+
+fn is_ready(object: &Value) -> bool {
+    has_condition(object, "Ready", "True")
+}
+
+fn is_cordoned(node: &Value) -> bool {
+    node.pointer("/spec/unschedulable").and_then(Value::as_bool) == Some(true)
+}

@@ -1,0 +1,478 @@
+//! The cluster under test: what a run makes in it, and how everything goes again.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use muster_coordinator::orchestrator::kubernetes::kubeconfig::Kubeconfig;
+use serde_json::Value;
+
+use super::{
+    CLUSTER_LIMIT, LOOK_EVERY, RUN_LABEL, admin,
+    client::Client,
+    journal::{Journal, Made},
+    kubelets::Kubelets,
+    label, name,
+    observer::Observer,
+    rights, text, uid,
+};
+use crate::fleet::{look_every, processes, programs::complain};
+
+const NODES: &str = "/api/v1/nodes";
+const NAMESPACES: &str = "/api/v1/namespaces";
+/// Names in a message.
+const NAMES_MAX: usize = 5;
+
+/// Why the suite does not touch a cluster. Nothing was made.
+#[derive(Clone, Debug)]
+pub struct Refusal(String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// A cluster that a run works in. Drop removes what the run made.
+pub struct ClusterUnderTest {
+    kubeconfig: Kubeconfig,
+    client: Client,
+    journal: Journal,
+    observer: Observer,
+    kubelets: Kubelets,
+    /// Token of the coordinator's account.
+    token: String,
+    /// Directory of the fleet that runs now.
+    fleet: Mutex<Option<PathBuf>>,
+    /// Is everything being removed? Nothing may be made any more.
+    ended: AtomicBool,
+}
+
+impl fmt::Debug for ClusterUnderTest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ClusterUnderTest").field("run", &self.run()).finish_non_exhaustive()
+    }
+}
+
+impl ClusterUnderTest {
+    /// Start a run in the cluster of an administrator's kubeconfig. `records`: the directory with the journals of runs.
+    ///
+    /// # Errors
+    /// [`Refusal`]: it has nodes that are not the suite's, or an earlier run left something. Any other error: it cannot
+    /// be reached, or its controllers do not work.
+    pub fn start(kubeconfig: &Path, records: &Path) -> Result<Self> {
+        let kubeconfig = admin::read(kubeconfig)?;
+        let client = Client::new(&kubeconfig)?;
+        let identity = identity(&client)?;
+        refuse_leftovers(&client, records, &identity)?;
+        refuse_nodes(&client)?;
+        let random = uuid::Uuid::new_v4().simple().to_string();
+        let run = format!("muster-test-{}", random.get(..6).unwrap_or(&random));
+        let journal = Journal::start(records, &run, &identity)?;
+        let mut cluster = Self::of(kubeconfig, client, journal)?;
+        cluster.token = rights::token(&cluster)?;
+        Ok(cluster)
+    }
+
+    /// A cluster with what this journal lists.
+    fn of(kubeconfig: Kubeconfig, client: Client, journal: Journal) -> Result<Self> {
+        let observer = Observer::start(&client, journal.run())?;
+        let kubelets = Kubelets::start(&client, &observer)?;
+        let (token, fleet, ended) = (String::new(), Mutex::default(), AtomicBool::new(false));
+        Ok(Self { kubeconfig, client, journal, observer, kubelets, token, fleet, ended })
+    }
+
+    /// Name of the run, which all that it makes bears.
+    #[must_use]
+    pub fn run(&self) -> &str {
+        self.journal.run()
+    }
+
+    /// Address of the API server.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        self.client.host()
+    }
+
+    /// Version of the API server.
+    ///
+    /// # Errors
+    /// Fails if it does not answer.
+    pub fn version(&self) -> Result<String> {
+        let version = self.client.get("/version")?.context("the API server has no version")?;
+        Ok(text(&version, "/gitVersion").to_owned())
+    }
+
+    pub(super) fn kubeconfig(&self) -> &Kubeconfig {
+        &self.kubeconfig
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// The fleet with this directory runs now.
+    pub(super) fn set_fleet(&self, directory: Option<&Path>) {
+        *self.fleet.lock().unwrap_or_else(PoisonError::into_inner) = directory.map(Path::to_owned);
+    }
+
+    /// Create an object, and write down that it is the run's.
+    pub(super) fn create(&self, collection: &str, object: &Value) -> Result<Value> {
+        ensure!(!self.ended.load(Ordering::SeqCst), "the run was ended");
+        let path = format!("{collection}/{}", name(object));
+        self.journal.intend(&path)?;
+        let answer = self.client.post(collection, object)?;
+        if answer.status == 201 {
+            self.journal.made(&path, uid(&answer.body))?;
+            if collection == NODES {
+                self.kubelets.add(name(object));
+            }
+            return Ok(answer.body);
+        }
+        self.journal.not_made(&path)?;
+        answer.object(&format!("cannot create {path}"))
+    }
+
+    /// Delete an object that this run made.
+    pub(super) fn delete(&self, path: &str) -> Result<()> {
+        let made = self.journal.all_made().into_iter().find(|made| made.path == path);
+        self.remove(&made.with_context(|| format!("this run did not make {path}"))?)
+    }
+
+    /// Paths of what the run made so far.
+    pub(super) fn paths(&self) -> BTreeSet<String> {
+        self.journal.all_made().into_iter().map(|made| made.path).collect()
+    }
+
+    /// Delete what the run made besides these paths: namespaces with their content first, for their pods need kubelets,
+    /// and nodes last.
+    ///
+    /// # Errors
+    /// What could not be deleted, after all the rest was.
+    pub(super) fn remove_but(&self, kept: &BTreeSet<String>) -> Result<()> {
+        let made = self.journal.all_made();
+        let mut left: Vec<&Made> = made.iter().filter(|made| !kept.contains(&made.path)).collect();
+        let mut failures = Vec::new();
+        let spaces: Vec<&Made> = left.iter().copied().filter(|made| is_in(&made.path, NAMESPACES)).collect();
+        for space in &spaces {
+            match self.remove(space) {
+                Err(error) => failures.push(format!("{error:#}")),
+                // Its content went with it.
+                Ok(()) => {
+                    let inside = format!("{}/", space.path.replacen(NAMESPACES, "/namespaces", 1));
+                    for made in left.iter().filter(|made| made.path.contains(&inside)) {
+                        self.journal.gone(&made.path)?;
+                    }
+                    left.retain(|made| !made.path.contains(&inside) && made.path != space.path);
+                }
+            }
+        }
+        left.retain(|made| !spaces.contains(made));
+        left.sort_by_key(|made| is_in(&made.path, NODES));
+        for made in left {
+            if let Err(error) = self.remove(made) {
+                failures.push(format!("{error:#}"));
+            }
+        }
+        ensure!(failures.is_empty(), "{}", failures.join("\n"));
+        Ok(())
+    }
+
+    /// Delete one object if it is the one that the run made, and wait until it is gone.
+    fn remove(&self, made: &Made) -> Result<()> {
+        let path = &made.path;
+        let Some(wanted) = &made.uid else {
+            let left = self.client.get(path)?;
+            if left.is_some_and(|object| label(&object, RUN_LABEL) == self.run()) {
+                bail!(
+                    "{path} bears the run's label, and no UID was recorded for it: delete it by hand (kubectl delete)"
+                );
+            }
+            return self.journal.gone(path);
+        };
+        let is_it = |object: &Value| uid(object) == wanted;
+        let Some(found) = self.client.get(path)?.filter(is_it) else { return self.journal.gone(path) };
+        ensure!(label(&found, RUN_LABEL) == self.run(), "{path} lost the run's label: is it somebody else's now?");
+        if is_in(path, NODES) {
+            self.kubelets.remove(name(&found));
+        }
+        let answer = self.client.delete(path, wanted, None)?;
+        // It went in the meantime, or another one has its name.
+        ensure!(matches!(answer.status, 200 | 202 | 404 | 409), "cannot delete {path}: {}", answer.body);
+        let gone = look_every(LOOK_EVERY, &format!("the end of {path}"), CLUSTER_LIMIT, || {
+            Ok(self.client.get(path)?.is_none_or(|object| !is_it(&object)).then_some(()))
+        });
+        gone.with_context(|| self.excuse(path))?;
+        self.journal.gone(path)
+    }
+
+    /// What may keep an object from going.
+    fn excuse(&self, path: &str) -> String {
+        let object = self.client.get(path).ok().flatten().unwrap_or_default();
+        let (finalizers, status) = (&object["metadata"]["finalizers"], &object["status"]["conditions"]);
+        let failure = self.kubelets.failure().unwrap_or_default();
+        format!("finalizers {finalizers}, conditions {status}\n  {}\n  {failure}", self.observer.summary())
+    }
+
+    /// Wait for the cluster's controllers.
+    pub(super) fn wait(&self, what: &str, holds: impl Fn(&super::observer::Seen) -> bool) -> Result<()> {
+        let waited = self.observer.wait(what, holds);
+        waited.map_err(|error| match self.kubelets.failure() {
+            Some(failure) => error.context(failure),
+            None => error,
+        })
+    }
+
+    /// End the run: remove what it made, and then its journal. May be called again, and while a scenario runs: that one
+    /// fails then.
+    ///
+    /// # Errors
+    /// What is left, and how to remove it.
+    pub fn end(&self) -> Result<()> {
+        if self.ended.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let fleet = self.fleet.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(directory) = fleet {
+            processes::end_all(&directory)?;
+        }
+        self.remove_but(&BTreeSet::new()).with_context(|| {
+            format!(
+                "run {} left objects behind, which {} lists: run the suite again with --clean-up",
+                self.run(),
+                self.journal.path().display()
+            )
+        })?;
+        self.journal.end()
+    }
+}
+
+impl Drop for ClusterUnderTest {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            complain(&format!("{error:#}"));
+        }
+    }
+}
+
+/// Is this the path of an object in this collection?
+fn is_in(path: &str, collection: &str) -> bool {
+    path.strip_prefix(collection).and_then(|rest| rest.strip_prefix('/')).is_some_and(|name| !name.contains('/'))
+}
+
+/// The UID of kube-system, which stands for the cluster.
+fn identity(client: &Client) -> Result<String> {
+    let namespace = client.get("/api/v1/namespaces/kube-system")?;
+    let uid = namespace.as_ref().map(uid).filter(|uid| !uid.is_empty()).map(str::to_owned);
+    uid.context("the cluster has no namespace kube-system: the API server makes it when it starts")
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let all: Vec<&str> = names.collect();
+    let more = all.len().saturating_sub(NAMES_MAX);
+    let shown = all[..all.len().min(NAMES_MAX)].join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
+/// Refuse a cluster in which an earlier run left something, or in which one runs.
+fn refuse_leftovers(client: &Client, records: &Path, identity: &str) -> Result<()> {
+    let journals = Journal::all(records)?;
+    if let Some(journal) = journals.iter().find(|journal| journal.cluster() == identity) {
+        let (run, path, count) = (journal.run(), journal.path().display(), journal.all_made().len());
+        return Err(anyhow!(Refusal(format!(
+            "run {run} still runs, or was ended in its middle and left up to {count} objects in this cluster; {path} \
+             lists them. Remove them by `make test-kubernetes KUBECONFIG=FILE ARGS=--clean-up`"
+        ))));
+    }
+    for collection in [NODES, NAMESPACES] {
+        let (objects, _) = client.list(collection)?;
+        let labelled = objects.iter().find(|object| !label(object, RUN_LABEL).is_empty());
+        if let Some(object) = labelled {
+            let (object, run) = (name(object), label(object, RUN_LABEL));
+            return Err(anyhow!(Refusal(format!(
+                "{object} is of run {run} of this suite, of which {} has no record: run it with --clean-up where that \
+                 run was started, or remove by hand what bears its label: `kubectl delete namespaces,nodes,\
+                 clusterroles,clusterrolebindings -l {RUN_LABEL}={run}`",
+                records.display()
+            ))));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_nodes(client: &Client) -> Result<()> {
+    let (nodes, _) = client.list(NODES)?;
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    Err(anyhow!(Refusal(format!(
+        "the cluster at {} has nodes that this suite did not make: {}. It updates machines under a cluster, so it runs \
+         only on one without nodes: an API server, a controller-manager and a scheduler. Nothing was changed",
+        client.host(),
+        names(nodes.iter().map(name))
+    ))))
+}
+
+/// Remove what earlier runs left in the cluster of this kubeconfig: by the run's label and the recorded UIDs. Returns
+/// the names of these runs.
+///
+/// # Errors
+/// What could not be removed.
+pub fn clean_up(kubeconfig: &Path, records: &Path) -> Result<Vec<String>> {
+    let kubeconfig = admin::read(kubeconfig)?;
+    let client = Client::new(&kubeconfig)?;
+    let identity = identity(&client)?;
+    let mut runs = Vec::new();
+    for journal in Journal::all(records)?.into_iter().filter(|journal| journal.cluster() == identity) {
+        let cluster = ClusterUnderTest::of(kubeconfig.clone(), client.clone(), journal)?;
+        for node in cluster.journal.all_made().iter().filter(|made| is_in(&made.path, NODES)) {
+            let is_it =
+                |object: &Value| node.uid.as_deref() == Some(uid(object)) && label(object, RUN_LABEL) == cluster.run();
+            if let Some(found) = client.get(&node.path)?.filter(is_it) {
+                cluster.kubelets.add(name(&found));
+            }
+        }
+        cluster.end()?;
+        runs.push(cluster.run().to_owned());
+    }
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, mem, time::Duration};
+
+    use muster_kubernetes_stand_in::{Config, Kubernetes};
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use super::{
+        super::stage::{Stage, Way},
+        *,
+    };
+
+    #[test]
+    fn objects_are_told_from_their_content() {
+        assert!(is_in("/api/v1/nodes/a", NODES));
+        assert!(is_in("/api/v1/namespaces/a", NAMESPACES));
+        assert!(!is_in("/api/v1/namespaces/a/pods/b", NAMESPACES));
+        assert!(!is_in("/api/v1/nodes", NODES));
+    }
+
+    #[test]
+    fn many_names_are_counted() {
+        assert_eq!(names(["a", "b"].into_iter()), "a, b");
+        assert_eq!(names(["a", "b", "c", "d", "e", "f", "g"].into_iter()), "a, b, c, d, e and 2 more");
+    }
+
+    /// A control plane without nodes and kubelets, and a directory with its kubeconfig.
+    fn control_plane() -> Result<(Kubernetes, TempDir)> {
+        let node_grace = Some(Duration::from_secs(20));
+        let kubernetes = Kubernetes::start(Config { kubelets: false, node_grace, ..Config::default() })?;
+        kubernetes.add_admin("admin");
+        let directory = tempfile::tempdir()?;
+        fs::write(directory.path().join("kubeconfig"), kubernetes.kubeconfig("admin")?)?;
+        Ok((kubernetes, directory))
+    }
+
+    fn start(directory: &TempDir) -> Result<ClusterUnderTest> {
+        ClusterUnderTest::start(&directory.path().join("kubeconfig"), &directory.path().join("records"))
+    }
+
+    fn clean(directory: &TempDir) -> Result<Vec<String>> {
+        clean_up(&directory.path().join("kubeconfig"), &directory.path().join("records"))
+    }
+
+    /// Everything that the cluster has, but for what the stand-in's own controllers keep.
+    fn content(kubernetes: &Kubernetes) -> Vec<String> {
+        let kinds = [
+            "namespaces",
+            "nodes",
+            "pods",
+            "deployments.apps",
+            "replicasets.apps",
+            "leases.coordination.k8s.io",
+            "clusterroles.rbac.authorization.k8s.io",
+            "clusterrolebindings.rbac.authorization.k8s.io",
+        ];
+        let all = kinds.iter().flat_map(|kind| kubernetes.objects(kind).into_iter().map(move |object| (kind, object)));
+        all.map(|(kind, object)| format!("{kind} {}", name(&object))).collect()
+    }
+
+    fn refusal(started: Result<ClusterUnderTest>) -> String {
+        let error = started.expect_err("it is refused");
+        error.downcast_ref::<Refusal>().expect("a refusal").to_string()
+    }
+
+    /// A run that was killed in its middle is named, and cleaned up by another process.
+    #[test]
+    fn killed_run_is_cleaned_up() -> Result<()> {
+        let (kubernetes, directory) = control_plane()?;
+        let before = content(&kubernetes);
+        let cluster = start(&directory)?;
+        let stage = Stage::new(&cluster, "killed", Way::Recorded)?;
+        stage.build()?;
+        // What a killed process leaves: no kubelet acts for its nodes any more.
+        let run = cluster.run().to_owned();
+        stage.machines.iter().for_each(|machine| cluster.kubelets.remove(machine));
+        mem::forget(stage);
+        mem::forget(cluster);
+        let words = refusal(start(&directory));
+        assert!(words.contains(&run) && words.contains("--clean-up"), "{words}");
+        assert_eq!(clean(&directory)?, [run]);
+        assert_eq!(content(&kubernetes), before);
+        start(&directory)?.end()?;
+        assert_eq!(content(&kubernetes), before);
+        assert!(clean(&directory)?.is_empty());
+        Ok(())
+    }
+
+    /// Nodes of somebody else keep the suite away, and so does another run without a record.
+    #[test]
+    fn foreign_nodes_are_refused() -> Result<()> {
+        let (kubernetes, directory) = control_plane()?;
+        kubernetes.add_node("theirs", "10.0.0.1", "boot")?;
+        let before = content(&kubernetes);
+        let words = refusal(start(&directory));
+        assert!(words.contains("theirs") && words.contains("did not make"), "{words}");
+        kubernetes.label_node("theirs", RUN_LABEL, Some("muster-test-other"))?;
+        let words = refusal(start(&directory));
+        assert!(words.contains("muster-test-other") && words.contains("no record"), "{words}");
+        assert_eq!(content(&kubernetes), before);
+        Ok(())
+    }
+
+    /// An object that was made anew under a recorded name is somebody else's.
+    #[test]
+    fn other_uid_is_kept() -> Result<()> {
+        let (kubernetes, directory) = control_plane()?;
+        let cluster = start(&directory)?;
+        let settings = "/api/v1/namespaces/default/configmaps";
+        let labels = json!({RUN_LABEL: cluster.run()});
+        for named in ["gone", "taken"] {
+            cluster.create(settings, &json!({"metadata": {"name": named, "labels": labels}}))?;
+        }
+        kubernetes.modify("configmaps", "default", "taken", |object| object["metadata"]["uid"] = json!("theirs"))?;
+        cluster.end()?;
+        assert!(kubernetes.object("configmaps", "default", "gone").is_none());
+        assert!(kubernetes.object("configmaps", "default", "taken").is_some());
+        Ok(())
+    }
+}
