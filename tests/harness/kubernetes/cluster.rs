@@ -53,6 +53,8 @@ pub struct ClusterUnderTest {
     token: String,
     /// Directory of the fleet that runs now.
     fleet: Mutex<Option<PathBuf>>,
+    /// Held while an object is made: the end waits until it is written down.
+    making: Mutex<()>,
     /// Is everything being removed? Nothing may be made any more.
     ended: AtomicBool,
 }
@@ -87,8 +89,17 @@ impl ClusterUnderTest {
     fn of(kubeconfig: Kubeconfig, client: Client, journal: Journal) -> Result<Self> {
         let observer = Observer::start(&client, journal.run())?;
         let kubelets = Kubelets::start(&client, &observer)?;
-        let (token, fleet, ended) = (String::new(), Mutex::default(), AtomicBool::new(false));
-        Ok(Self { kubeconfig, client, journal, observer, kubelets, token, fleet, ended })
+        Ok(Self {
+            kubeconfig,
+            client,
+            journal,
+            observer,
+            kubelets,
+            token: String::new(),
+            fleet: Mutex::default(),
+            making: Mutex::default(),
+            ended: AtomicBool::new(false),
+        })
     }
 
     /// Name of the run, which all that it makes bears.
@@ -135,6 +146,7 @@ impl ClusterUnderTest {
 
     /// Create an object, and write down that it is the run's.
     pub(super) fn create(&self, collection: &str, object: &Value) -> Result<Value> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(!self.ended.load(Ordering::SeqCst), "the run was ended");
         let path = format!("{collection}/{}", name(object));
         self.journal.intend(&path)?;
@@ -249,6 +261,7 @@ impl ClusterUnderTest {
         if self.ended.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        drop(self.making.lock().unwrap_or_else(PoisonError::into_inner));
         let fleet = self.fleet.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(directory) = fleet {
             processes::end_all(&directory)?;
