@@ -1,6 +1,6 @@
-//! A suite of updates under any Kubernetes cluster that is reached by an administrator's kubeconfig alone: an API server
-//! with a controller-manager and a scheduler. Nodes and kubelets are the suite's own, workloads run on these nodes only.
-//! `make test-kubernetes` runs it; an end-to-end test runs it over the stand-in in a process of its own.
+//! A suite of updates under any Kubernetes cluster that is reached by an administrator's kubeconfig alone: an API
+//! server with a controller-manager and a scheduler. Nodes and kubelets are the suite's own, and workloads run on these
+//! nodes only. `make test-kubernetes` runs it; end-to-end tests run it over the stand-in in a process of its own.
 //!
 //! The suite deletes what it made, each object by its UID, and refuses a cluster with nodes of somebody else.
 

@@ -1,5 +1,5 @@
-//! What a run made, in a file: written before an object is made and once its UID is known, so that a run that was killed
-//! can be cleaned up by UID.
+//! What a run made, in a file: written before an object is made and once its UID is known, so that a run that was
+//! killed can be cleaned up by UID.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -53,7 +53,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The journals of earlier runs in a directory. A journal without its first line belongs to a run that made nothing.
+    /// The journals of earlier runs in a directory. A journal without its first line is of a run that made nothing.
     pub(super) fn all(directory: &Path) -> Result<Vec<Self>> {
         let Ok(entries) = fs::read_dir(directory) else { return Ok(Vec::new()) };
         let mut journals = Vec::new();

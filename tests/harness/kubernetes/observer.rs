@@ -1,6 +1,6 @@
 //! A view of the cluster from outside of Muster, by two watches: pods and nodes as they are, the fewest ready replicas
-//! of every workload, and the pods that left by other means than an eviction. A watch shows every state in its order, so
-//! no short dip is missed.
+//! of every workload, and the pods that left by other means than an eviction. A watch shows every state in its order,
+//! so no short dip is missed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

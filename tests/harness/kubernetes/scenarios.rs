@@ -44,7 +44,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "aborts_give_back", run: aborts_give_back },
 ];
 
-/// The check speaks TLS with the API server itself. It finds every right, node and control machine, and changes nothing.
+/// The check speaks TLS with the API server itself. It finds every right, node and control machine, and changes
+/// nothing.
 fn check_misses_no_right(cluster: &ClusterUnderTest) -> Result<()> {
     let (stage, fleet) = Stage::deployed(cluster, "check", Way::Plain)?;
     // Nothing is pinned by a check: the second one says the same.

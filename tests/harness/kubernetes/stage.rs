@@ -271,8 +271,8 @@ impl<'c> Stage<'c> {
         Ok(())
     }
 
-    /// The workloads kept what their budgets promise, pods left by eviction alone, and no right was missing. `ran`: what
-    /// musterctl said.
+    /// The workloads kept what their budgets promise, pods left by eviction alone, and no right was missing. `ran`:
+    /// what musterctl said.
     pub(super) fn budgets_held(&self, fleet: &Fleet, ran: &[&Ran]) -> Result<()> {
         self.cluster.observer().kept(&PROMISES)?;
         let evicted = self.cluster.observer().evicted();

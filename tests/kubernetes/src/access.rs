@@ -8,7 +8,7 @@ use super::{
     call::Call,
     failure::Failure,
     kinds::Kind,
-    objects::{list, set, text, uid},
+    objects::{default, list, set, text, uid},
     state::State,
     store::Store,
     times,
@@ -191,6 +191,7 @@ pub(super) fn issue(state: &mut State, call: &Call, kind: &Kind) -> Result<Value
     set(&mut answer, &["metadata"], metadata);
     set(&mut answer, &["spec", "audiences"], json!(["https://kubernetes.default.svc"]));
     set(&mut answer, &["spec", "expirationSeconds"], seconds);
+    default(&mut answer, &["spec", "boundObjectRef"], Value::Null);
     set(&mut answer, &["status"], json!({"token": token, "expirationTimestamp": times::after_now(seconds)}));
     Ok(answer)
 }

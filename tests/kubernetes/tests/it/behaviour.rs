@@ -344,3 +344,62 @@ fn handle_works_without_runtime() -> Result<()> {
     ensure!(kubernetes.kubeconfig("secret")?.contains("token: secret"));
     kubernetes.stop(false)
 }
+
+/// A node without kubelets of the stand-in lives as long as its Lease is renewed.
+#[tokio::test]
+async fn silent_node_becomes_unknown() -> Result<()> {
+    let grace = Duration::from_millis(400);
+    let (kubernetes, client) = cluster(1, Config { kubelets: false, node_grace: Some(grace), ..config() })?;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let lease = json!({"metadata": {"name": "node-1"}, "spec": {"renewTime": "0"}});
+    ensure!(client.send("POST", leases, "application/json", &lease).await?.status == 201);
+    let node = || kubernetes.object("nodes", "", "node-1").context("the node");
+    let began = Instant::now();
+    for renewal in 1.. {
+        let renewed = json!({"spec": {"renewTime": renewal.to_string()}});
+        client.send("PATCH", &format!("{leases}/node-1"), MERGE, &renewed).await?;
+        ensure!(node()?["spec"]["taints"].is_null(), "{}", node()?);
+        if began.elapsed() > 2 * grace {
+            break;
+        }
+        sleep(grace / 10).await;
+    }
+    until("the silent node", || {
+        node().is_ok_and(|node| node["spec"]["taints"][0]["key"] == "node.kubernetes.io/unreachable")
+    })
+    .await?;
+    // Nobody starts its pods.
+    kubernetes.bare_pod("shop", "idle", Some("node-1"))?;
+    sleep(config().pod_start * 5).await;
+    let pod = kubernetes.object("pods", "shop", "idle").context("the pod")?;
+    ensure!(pod["status"]["phase"] == "Pending", "{pod}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn bindings_give_rights_to_accounts() -> Result<()> {
+    let (kubernetes, client) = cluster(1, config())?;
+    let (rbac, post) = ("/apis/rbac.authorization.k8s.io/v1", "application/json");
+    let accounts = "/api/v1/namespaces/shop/serviceaccounts";
+    ensure!(client.send("POST", accounts, post, &json!({"metadata": {"name": "reader"}})).await?.status == 201);
+    let role = json!({
+        "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}],
+    });
+    ensure!(client.send("POST", &format!("{rbac}/clusterroles"), post, &role).await?.status == 201);
+    let request = json!({"spec": {"expirationSeconds": 600}});
+    let issued = client.send("POST", &format!("{accounts}/reader/token"), post, &request).await?;
+    let reader = Client::new(&kubernetes, 0, Some(issued.text_at("/status/token")))?;
+    ensure!(reader.get("/api/v1/nodes").await?.status == 403, "no binding yet");
+    let binding = json!({
+        "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "shop"}],
+    });
+    ensure!(client.send("POST", &format!("{rbac}/clusterrolebindings"), post, &binding).await?.status == 201);
+    ensure!(reader.get("/api/v1/nodes").await?.status == 200);
+    ensure!(reader.get("/api/v1/pods").await?.status == 403, "another resource");
+    let other = client.send("POST", &format!("{accounts}/nobody/token"), post, &request).await?;
+    ensure!(other.status == 404, "{other:?}");
+    Ok(())
+}

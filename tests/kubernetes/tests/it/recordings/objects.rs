@@ -37,6 +37,10 @@ pub(crate) async fn access(replay: &mut Replay) -> Result<()> {
     kubernetes.add_token("expired", "system:serviceaccount:ev:default", Vec::new());
     kubernetes.revoke_token("expired");
     replay.send(&with(Some("expired"))?, "12e-token-expired").await?;
+    kubernetes.namespace("ev")?;
+    kubernetes.put("serviceaccounts", "ev", json!({"metadata": {"name": "default"}}))?;
+    let token = replay.send(&client, "12d-tokenrequest").await?;
+    replay.fields("12d-tokenrequest", &token.body, &["/kind", "/apiVersion", "/spec", "/metadata/name"])?;
     let review = replay.send(&with(Some("muster-token"))?, "12f-selfsubjectaccessreview").await?;
     replay.fields("12f-selfsubjectaccessreview", &review.body, &["/spec", "/status"])?;
     replay.send(&with(Some("powerless"))?, "26-rbac-cr-forbidden").await?;
