@@ -45,7 +45,7 @@ said = 2>&1 | tee $(SAID)/$(1)
 
 .PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test \
 	docs compile-tests soak test-programs test-seeded-bugs test-packages compile-nodes test-nodes test-nodes-down test-machine \
-	test-kubernetes full lint bench clean
+	kubeconfig-given test-kubernetes full lint bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -116,10 +116,13 @@ test-machine: packages ## A machine with a kernel of its own (needs qemu-system-
 	tests/machine/image/build
 	$(STATIC) test $(RELEASE) --test machine -- --nocapture
 
-# Cargo starts it in another folder: the path must be absolute.
-test-kubernetes: build ## Updates under a real Kubernetes cluster without nodes: test-kubernetes KUBECONFIG=FILE
+# Said before anything is built.
+kubeconfig-given:
 	@test -n "$(KUBECONFIG)" || { echo "usage: make test-kubernetes KUBECONFIG=FILE [ARGS='SCENARIO...' | \
 	ARGS=--clean-up]: FILE is an administrator's kubeconfig for a cluster without nodes" >&2; exit 2; }
+
+# Cargo starts it in another folder: the path must be absolute.
+test-kubernetes: kubeconfig-given build ## Updates under a real Kubernetes cluster without nodes: test-kubernetes KUBECONFIG=FILE
 	$(STATIC) test $(RELEASE) --test cluster -- $(abspath $(KUBECONFIG)) $(CURDIR)/target/test-kubernetes $(ARGS)
 
 demo-nodes: packages node-image compile-nodes ## Such a fleet to play with: demo-nodes-down removes it
