@@ -235,3 +235,34 @@ fn tls_config(kubeconfig: &Kubeconfig) -> Result<ClientConfig> {
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
+
+#[cfg(test)]
+mod tests {
+    use base64::{Engine as _, prelude::BASE64_STANDARD};
+
+    use super::*;
+
+    /// An administrator's certificate is shown, but never beside the coordinator's token: it would stand for it.
+    #[test]
+    fn certificate_is_not_shown_with_token() -> Result<()> {
+        let key = rcgen::KeyPair::generate()?;
+        let certificate = rcgen::CertificateParams::new(vec!["admin".to_owned()])?.self_signed(&key)?.pem();
+        let encoded = |text: &str| BASE64_STANDARD.encode(text);
+        let user = json!({
+            "client-certificate-data": encoded(&certificate),
+            "client-key-data": encoded(&key.serialize_pem()),
+        });
+        let server = json!({"server": "https://10.0.0.1:6443", "certificate-authority-data": encoded(&certificate)});
+        let file = json!({
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            "clusters": [{"name": "a", "cluster": server}],
+            "users": [{"name": "a", "user": user}],
+        });
+        let admin = Kubeconfig::parse(&file.to_string())?;
+        assert!(tls_config(&admin)?.client_auth_cert_resolver.has_certs());
+        assert!(!tls_config(&admin::with_token(&admin, "token"))?.client_auth_cert_resolver.has_certs());
+        assert!(Client::new(&admin)?.0.authorization.is_none());
+        Ok(())
+    }
+}
