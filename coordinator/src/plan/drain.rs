@@ -50,7 +50,7 @@ pub trait Orchestrator: Sync {
 
     /// Start of the wait for the drain, or its last progress, Unix milliseconds. None: it waits for something that has
     /// a deadline of its own.
-    fn awaited_since_ms(&self, view: &MachineView<'_>) -> Option<u64>;
+    fn awaited_since_ms(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<u64>;
 }
 
 /// Every orchestrator, in the order in which they drain. They restore in reverse.
@@ -174,7 +174,7 @@ pub fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, view: &Ma
         Goal::Drained if update.desired != DesiredState::Go => return None,
         Goal::Drained => {
             let orchestrator = at_it(snapshot, view)?;
-            let awaited_ms = orchestrator.awaited_since_ms(view)?;
+            let awaited_ms = orchestrator.awaited_since_ms(snapshot, view)?;
             (orchestrator.kind(), awaited_ms.max(stages::others_moved_ms(snapshot, update, view)))
         }
     };

@@ -28,6 +28,7 @@ use crate::{
     plan::{
         safety::blocked,
         snapshot::{ClusterSnapshot, MachineView},
+        update::stages,
     },
 };
 use forcing::DrainRules;
@@ -74,9 +75,8 @@ impl Orchestrator for Kubernetes {
         aim(snapshot, view) == Some(Goal::Drained)
     }
 
-    fn awaited_since_ms(&self, view: &MachineView<'_>) -> Option<u64> {
-        let look = look(view)?;
-        Some(look.awaited_since_ms?.max(look.fewer_at_ms.unwrap_or(0)))
+    fn awaited_since_ms(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<u64> {
+        look(view).filter(|_| !gets_room(snapshot, view)).and_then(waits_since_ms)
     }
 }
 
@@ -490,7 +490,40 @@ pub fn others_disturbed(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) 
 #[must_use]
 pub fn is_awaited(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
     let waits_for_others = shares_budgets_now(snapshot, view).is_some() && others_disturbed(snapshot, view);
-    aim(snapshot, view) == Some(Goal::Drained) && !waits_for_others
+    aim(snapshot, view) == Some(Goal::Drained) && !waits_for_others && !gets_room(snapshot, view)
+}
+
+/// Is a deferred machine giving its node back, where pods that this machine's drain evicted may run again? Of two
+/// machines that wait for one another only one gives back: the other has its time again. At one moment that is the
+/// younger one.
+fn gets_room(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let gives_back = |other: &MachineView<'_>| {
+        let cordoned = matches!(row(other), Some(KubernetesTarget::Node { cordoned: true, .. }));
+        let deferred = other.update().is_some_and(|mine| mine.deferral.is_some());
+        let is_about_to = || goes_before(view, other) && lacks_room(other) && is_late(snapshot, other);
+        cordoned && (deferred || is_about_to())
+    };
+    lacks_room(view) && snapshot.machines.iter().any(|other| other.row.name != view.row.name && gives_back(other))
+}
+
+/// Are pods that its drain evicted not Ready again, so that a budget of the pods that are left is short?
+fn lacks_room(view: &MachineView<'_>) -> bool {
+    let Some(look) = look(view) else { return false };
+    let budgets = look.load.as_ref().map(|seen| &seen.what.budgets);
+    let short = |name: &String| budgets.and_then(|budgets| budgets.get(name)).is_some_and(Budget::is_short);
+    look.evicted.values().flat_map(|pod| &pod.budgets).any(short)
+}
+
+/// Start of the wait for a drain, or its last progress, Unix milliseconds.
+fn waits_since_ms(look: &KubernetesObservation) -> Option<u64> {
+    Some(look.awaited_since_ms?.max(look.fewer_at_ms.unwrap_or(0)))
+}
+
+/// Is the drain past its deadline?
+fn is_late(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let (Some(update), Some(since_ms)) = (snapshot.update(), look(view).and_then(waits_since_ms)) else { return false };
+    let begun_ms = since_ms.max(stages::others_moved_ms(snapshot, update, view));
+    snapshot.now.wall_ms >= begun_ms.saturating_add(snapshot.spec.update_deadlines.kubernetes_drain.after_ms)
 }
 
 fn shares_budgets_now(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<Blocked> {

@@ -120,7 +120,7 @@ impl Orchestrator for Swarm {
         matches!(aim(snapshot, view), Some(Aim::Drained | Aim::Counted))
     }
 
-    fn awaited_since_ms(&self, view: &MachineView<'_>) -> Option<u64> {
+    fn awaited_since_ms(&self, _snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<u64> {
         let look = look(view)?;
         Some(look.awaited_since_ms?.max(look.fewer_at_ms.unwrap_or(0)))
     }
