@@ -403,6 +403,8 @@ fn forgive(tx: &mut Transaction<'_>, rollout: &str) {
         if let Some(mine) = tx.machine_mut(&name).and_then(|row| row.update.as_mut()) {
             mine.stuck = None;
         }
+        // An operator may have cordoned its node again: an older look would pause the update at once.
+        tx.live_mut(&name).kubernetes.nodes = None;
     }
 }
 

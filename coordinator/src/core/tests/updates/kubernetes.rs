@@ -172,6 +172,12 @@ fn foreign_uncordon_pauses_disturbed_machine() {
     fleet.live(&mut kubernetes, 15);
     assert!(fleet.is_paused(), "{:?}", fleet.says("worker-1"));
     assert!(!kubernetes.log.contains(&"evict a".to_owned()));
+    // What the operator does next is believed only after a look.
+    let node = kubernetes.node("worker-1");
+    (node.unschedulable, node.object.resource_version) = (true, "91".to_owned());
+    fleet.ask(Request::Resume { rollout: fleet.rollout() }).expect("resumes");
+    fleet.live(&mut kubernetes, 5);
+    assert!(!fleet.is_paused(), "{:?}", fleet.says("worker-1"));
 }
 
 #[test]
