@@ -30,6 +30,8 @@ pub enum FaultAction {
 pub struct Fault {
     pub(super) action: FaultAction,
     pub(super) left: usize,
+    every: usize,
+    matched: usize,
     verb: Option<String>,
     resource: Option<String>,
     user: Option<String>,
@@ -38,12 +40,19 @@ pub struct Fault {
 impl Fault {
     /// A fault for the next `count` requests.
     pub fn next(count: usize, action: FaultAction) -> Self {
-        Self { action, left: count, verb: None, resource: None, user: None }
+        Self { action, left: count, every: 1, matched: 0, verb: None, resource: None, user: None }
     }
 
     /// A fault for every request until `Kubernetes::clear_faults`.
     pub fn always(action: FaultAction) -> Self {
         Self::next(usize::MAX, action)
+    }
+
+    /// Only for every `every`-th request that matches.
+    #[must_use]
+    pub fn every(mut self, every: usize) -> Self {
+        self.every = every.max(1);
+        self
     }
 
     /// Only for this verb: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`.
@@ -75,7 +84,12 @@ impl Fault {
 
 /// The action for this request. Uses up one of the first fault that matches.
 pub(super) fn take(faults: &mut Vec<Fault>, verb: &str, resource: &str, user: &str) -> Option<FaultAction> {
-    let fault = faults.iter_mut().find(|fault| fault.matches(verb, resource, user))?;
+    let is_due = |fault: &mut Fault| {
+        let matches = fault.matches(verb, resource, user);
+        fault.matched += usize::from(matches);
+        matches && fault.matched.is_multiple_of(fault.every)
+    };
+    let fault = faults.iter_mut().find_map(|fault| is_due(fault).then_some(fault))?;
     if fault.left != usize::MAX {
         fault.left -= 1;
     }
