@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use muster_proto::model::Reason;
-
 use super::*;
 
 /// Aborts at fewer points than this prove too little.
