@@ -131,8 +131,8 @@ mod tests {
     fn read(etcd: &str) -> Result<Option<EtcdProbe>, Vec<Fault>> {
         let text = format!(
             "apiVersion: muster/v1alpha1\nkind: Cluster\nmetadata: {{name: c1}}\nspec:\n  lcmType: generic\n  release: \
-             \"1\"\n  machineTypes: {{control: [{{name: a, runner: reboot, version: \"1\", phase: deploy}}]}}\n  kubernetes:\n    kubeconfig: ${{secret.k}}\n    \
-             etcd: {etcd}\n"
+             \"1\"\n  machineTypes: {{control: [{{name: a, runner: reboot, version: \"1\", phase: deploy}}]}}\n  \
+             kubernetes:\n    kubeconfig: ${{secret.k}}\n    etcd: {etcd}\n"
         );
         let known = Known { secrets: ["c1/k".parse().expect("an id")].into(), ..Known::default() };
         let manifest = parse(&[Source { name: "m.yaml", text: &text }], &known)?;

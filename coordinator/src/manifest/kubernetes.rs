@@ -110,7 +110,8 @@ mod tests {
     fn read(kubernetes: &str) -> Result<KubeconfigSource, Vec<Fault>> {
         let text = format!(
             "apiVersion: muster/v1alpha1\nkind: Cluster\nmetadata: {{name: c1}}\nspec:\n  lcmType: generic\n  release: \
-             \"1\"\n  machineTypes: {{control: [], worker: []}}\n  kubernetes: {kubernetes}\n"
+             \"1\"\n  machineTypes: {{control: [{{name: a, runner: reboot, version: \"1\", phase: deploy}}]}}\n  \
+             kubernetes: {kubernetes}\n"
         );
         let known = Known { secrets: ["c1/k".parse().expect("an id")].into(), ..Known::default() };
         let manifest = parse(&[Source { name: "m.yaml", text: &text }], &known)?;

@@ -294,16 +294,13 @@ fn failed(failure: &KubernetesFailure) -> Blocked {
     let message = format!("Error: the Kubernetes API server cannot be asked - {failure}");
     let clears_when = match failure {
         KubernetesFailure::Unauthorized(_) => {
-            "its secret has valid credentials (`musterctl secret create NAME --cluster CLUSTER` again), or adminConf, which \
-             is read again by itself"
+            "its secret (`musterctl secret create NAME --cluster CLUSTER` again) or adminConf has valid credentials"
         }
         KubernetesFailure::Forbidden(_) => {
             "the account has its rights (`musterctl kubernetes rbac | kubectl apply -f -`)"
         }
         KubernetesFailure::AnotherCluster { .. } => "the kubeconfig leads to the cluster that was there first",
-        KubernetesFailure::NoKubeconfig(_) => {
-            "the agent of a control machine has read it; it is asked every few seconds"
-        }
+        KubernetesFailure::NoKubeconfig(_) => "an agent of a control machine reads it; it is asked every few seconds",
         KubernetesFailure::Other(_) => "its cause is gone; it is tried again every few seconds",
         KubernetesFailure::Unreachable(_)
         | KubernetesFailure::Busy { .. }
