@@ -157,12 +157,56 @@ pub(crate) struct App {
 /// The rule of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BudgetSpec {
-    /// Healthy pods that it wants.
-    pub(crate) min_available: u32,
+    pub(crate) allowance: Allowance,
+    /// Pods that are not healthy may always be evicted.
+    pub(crate) always_allow: bool,
     /// Its controller cannot evaluate it.
     pub(crate) sync_failed: bool,
     /// A second budget selects the same pods.
     pub(crate) twice: bool,
+}
+
+impl BudgetSpec {
+    /// A sound budget.
+    const fn of(allowance: Allowance) -> Self {
+        Self { allowance, always_allow: false, sync_failed: false, twice: false }
+    }
+}
+
+/// The number in a budget's rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowance {
+    MinAvailable(u32),
+    MaxUnavailable(u32),
+    /// `minAvailable: N%`
+    MinPercent(u32),
+    /// `maxUnavailable: N%`
+    MaxPercent(u32),
+}
+
+impl Allowance {
+    /// An allowance of some kind that wants this many healthy pods of all replicas.
+    fn of_kind(kind: u64, healthy: u32, replicas: u32) -> Self {
+        let unavailable = replicas.saturating_sub(healthy);
+        let percent = |count: u32| count * 100 / replicas.max(1);
+        match kind % 4 {
+            0 => Self::MinAvailable(healthy),
+            1 => Self::MaxUnavailable(unavailable),
+            2 => Self::MinPercent(percent(healthy)),
+            _ => Self::MaxPercent(percent(unavailable)),
+        }
+    }
+
+    /// Healthy pods that it wants of this many. Kubernetes rounds both percentages up.
+    fn healthy_of(self, replicas: u32) -> u32 {
+        let share = |percent: u32| (percent * replicas).div_ceil(100);
+        match self {
+            Self::MinAvailable(healthy) => healthy,
+            Self::MaxUnavailable(unavailable) => replicas.saturating_sub(unavailable),
+            Self::MinPercent(percent) => share(percent),
+            Self::MaxPercent(percent) => replicas.saturating_sub(share(percent)),
+        }
+    }
 }
 
 /// The published numbers of a budget.
@@ -185,7 +229,7 @@ impl App {
 
     /// Pods that may be away at once because of evictions.
     pub(crate) fn may_be_away(&self) -> u32 {
-        self.budget.map_or(u32::MAX, |budget| self.replicas.saturating_sub(budget.min_available))
+        self.budget.map_or(u32::MAX, |budget| self.replicas.saturating_sub(budget.allowance.healthy_of(self.replicas)))
     }
 
     /// Can an eviction of its pods never be allowed, as the published numbers show?
@@ -483,7 +527,8 @@ impl Cluster {
         let status = &mut app.status;
         let healthy = ready.iter().filter(|name| !status.disrupted.contains_key(*name)).count();
         status.healthy = u32::try_from(healthy).unwrap_or(u32::MAX);
-        (status.observed, status.desired, status.expected) = (true, budget.min_available, app.replicas);
+        let desired = budget.allowance.healthy_of(app.replicas);
+        (status.observed, status.desired, status.expected) = (true, desired, app.replicas);
         status.allowed = status.healthy.saturating_sub(status.desired);
     }
 
@@ -593,10 +638,12 @@ impl Cluster {
                     (pod.deleted_at, pod.ends_at) = (pod.deleted_at.or(Some(at)), pod.ends_at.or(Some(at)));
                 }
             }
-            let hard = app.budget.is_some_and(|budget| budget.min_available > 0 || budget.sync_failed || budget.twice);
+            let hard = app.budget.is_some_and(|budget| {
+                budget.allowance.healthy_of(app.replicas) > 0 || budget.sync_failed || budget.twice
+            });
             if hard || app.tolerant || app.local_storage || app.label == "wait" {
                 changed = true;
-                app.budget = app.budget.map(|_| BudgetSpec { min_available: 0, sync_failed: false, twice: false });
+                app.budget = app.budget.map(|_| BudgetSpec::of(Allowance::MinAvailable(0)));
                 (app.tolerant, app.local_storage) = (false, false);
                 app.label = if app.label == "wait" { "" } else { app.label };
                 app.status.observed = false;
@@ -628,7 +675,8 @@ impl Cluster {
     /// Operators demand that all pods of an application run.
     pub(crate) fn tighten(&mut self, n: usize) {
         if let Some(app) = self.apps.get_mut(n) {
-            app.budget = Some(BudgetSpec { min_available: app.replicas, sync_failed: false, twice: false });
+            let wanted = if n.is_multiple_of(2) { Allowance::MinPercent(100) } else { Allowance::MaxUnavailable(0) };
+            app.budget = Some(BudgetSpec::of(wanted));
             app.status.observed = false;
             self.touch(n);
         }
@@ -651,7 +699,11 @@ impl App {
             _ => replicas - 1,
         };
         let (sync_failed, twice) = (dice.permille(30), dice.permille(30));
-        let budget = dice.permille(750).then_some(BudgetSpec { min_available, sync_failed, twice });
+        // No dice are used, so that budgets of every kind begin the same.
+        let kind = n + u64::from(replicas);
+        let allowance = Allowance::of_kind(kind, min_available, replicas);
+        let always_allow = kind.is_multiple_of(3);
+        let budget = dice.permille(750).then_some(BudgetSpec { allowance, always_allow, sync_failed, twice });
         Self {
             name: format!("app{n}"),
             replicas,

@@ -208,7 +208,7 @@ impl App {
             return Err(Eviction::Unobserved(message));
         }
         let status = &mut self.status;
-        if !ready && status.desired > 0 && status.healthy >= status.desired {
+        if !ready && (budget.always_allow || (status.desired > 0 && status.healthy >= status.desired)) {
             return Ok(false);
         }
         if status.allowed == 0 {
