@@ -40,19 +40,19 @@ pub(super) fn read(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Option<Et
     }?;
     let Some(health) = health else { return Some(None) };
     if scheme == Some(true) && ca_file.is_none() {
-        return fault(
-            &spot.child("caFile"),
-            faults,
-            "missing",
-            "the file with the CA of etcd's certificate, with https",
-        );
+        spot.lacks(faults, "caFile", "the file with the CA of etcd's certificate, with https");
+        return None;
     }
     let client = match (certificate_file, key_file) {
         (Some(certificate_file), Some(key_file)) => Some(EtcdClient { certificate_file, key_file }),
         (None, None) => None,
-        (Some(_), None) => return fault(&spot.child("keyFile"), faults, "missing", "the key of certificateFile"),
+        (Some(_), None) => {
+            spot.lacks(faults, "keyFile", "the key of certificateFile");
+            return None;
+        }
         (None, Some(_)) => {
-            return fault(&spot.child("certificateFile"), faults, "missing", "the certificate of keyFile");
+            spot.lacks(faults, "certificateFile", "the certificate of keyFile");
+            return None;
         }
     };
     Some(Some(EtcdProbe { health, ca_file, client }))

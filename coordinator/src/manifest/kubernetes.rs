@@ -37,7 +37,7 @@ fn source(spot: &Spot<'_>, map: &Map<'_>, secrets: Secrets<'_>, faults: &mut Fau
         (None, Some(file)) => admin_conf(&file, faults).map(KubeconfigSource::AdminConf),
         (None, None) => {
             let expected = "'kubeconfig', a secret, or 'adminConf', a file on the control machines";
-            spot.child("kubeconfig").fault(faults, "missing", expected);
+            spot.lacks(faults, "kubeconfig", expected);
             None
         }
         (Some(_), Some(file)) => {

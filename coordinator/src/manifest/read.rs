@@ -107,6 +107,11 @@ impl<'n> Spot<'n> {
         faults.add(self.node.at, &self.path, problem, expected);
     }
 
+    /// Report a field of this map that is missing.
+    pub(super) fn lacks(&self, faults: &mut Faults<'_>, name: &str, expected: impl Into<String>) {
+        faults.add(self.node.at, &join(&self.path, name), "missing", expected);
+    }
+
     /// Report a value of the wrong type.
     fn wrong<T>(&self, faults: &mut Faults<'_>, expected: &str) -> Option<T> {
         let problem = match &self.node.value {

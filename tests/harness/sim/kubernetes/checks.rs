@@ -249,7 +249,7 @@ impl World {
                 };
                 self.watcher.kubelet_is_back(&node.name, back || !disturbed)?;
             }
-            KubernetesOp::Delete { pod } if !kubernetes.words.has(&question.about, &pod.uid) => {
+            KubernetesOp::Delete { pod } if !kubernetes.words.has(&question.about, pod) => {
                 return Err(self.watcher.deletes_another(&question.about, &format!("{} ({})", pod.name, pod.uid)));
             }
             KubernetesOp::Evict { .. } | KubernetesOp::Delete { .. } => {

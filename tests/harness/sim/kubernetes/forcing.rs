@@ -30,12 +30,15 @@ pub(super) struct Words {
     dice: Rng,
     /// Machines, and UIDs of their pods.
     said: BTreeSet<(MachineName, String)>,
+    /// The word that is being said: machine, name of the pod, and number of the newest UID. The deletion may follow in
+    /// the same step.
+    saying: Option<(MachineName, String, u64)>,
 }
 
 impl Words {
     /// Separate random numbers: the other events stay the same.
     pub(super) fn new(dice: &Rng) -> Self {
-        Self { dice: Rng::new(!dice.clone().next()), said: BTreeSet::new() }
+        Self { dice: Rng::new(!dice.clone().next()), said: BTreeSet::new(), saying: None }
     }
 
     /// The machine's node was given back.
@@ -43,9 +46,18 @@ impl Words {
         self.said.retain(|(of, _)| of != machine);
     }
 
-    pub(super) fn has(&self, machine: &MachineName, uid: &str) -> bool {
-        self.said.contains(&(machine.clone(), uid.to_owned()))
+    pub(super) fn has(&self, machine: &MachineName, pod: &PodRef) -> bool {
+        let is_said_now = self
+            .saying
+            .as_ref()
+            .is_some_and(|(of, name, newest)| (of, name) == (machine, &pod.name) && number_of(&pod.uid) <= *newest);
+        is_said_now || self.said.contains(&(machine.clone(), pod.uid.clone()))
     }
+}
+
+/// The number in a pod's UID. A later pod has a higher one.
+fn number_of(uid: &str) -> u64 {
+    uid.strip_prefix("pod-uid-").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// May an operator want to delete a pod of this machine?
@@ -83,7 +95,12 @@ impl World {
         let Some((machine, pod)) = chosen else { return Ok(()) };
         let named = PodName { namespace: NAMESPACE.to_owned(), name: pod.clone() };
         let request = Request::DrainForce { machine: machine.clone(), pod: named };
-        if self.operator(request)?.is_err() {
+        kubernetes.words.saying = Some((machine.clone(), pod.clone(), newest));
+        let answer = self.operator(request)?;
+        if let Some(kubernetes) = &mut self.kubernetes {
+            kubernetes.words.saying = None;
+        }
+        if answer.is_err() {
             self.count("a word about a pod was refused");
             return Ok(());
         }
@@ -119,8 +136,7 @@ impl World {
         let row = self.facts().and_then(|facts| facts.machines.get(machine));
         let forced = row.and_then(|row| row.update.as_ref()?.forced_pods.last()).map(|forced| forced.pod.clone());
         let Some(PodRef { name, uid, .. }) = forced else { return Ok(()) };
-        let number: u64 = uid.strip_prefix("pod-uid-").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX);
-        if name != pod || number > newest {
+        if name != pod || number_of(&uid) > newest {
             return Err(self.watcher.deletes_another(machine, &format!("{name} ({uid})")));
         }
         if let Some(kubernetes) = &mut self.kubernetes {
