@@ -166,11 +166,10 @@ kubernetes_bugs! {
     evict_without_uid: "evict-without-uid" by "shared" | "eviction", last at 324;
     evict_before_cordon: "evict-before-cordon" by "eviction", last at 9;
     evicted_is_back: "evicted-is-back" by "shared", last at 32;
-    force_without_uid: "force-without-uid" by "forced", last at 0;
+    force_without_uid: "force-without-uid" by "forced", last at 1248;
     forget_owed_cordon: "forget-owed-cordon" by "cordon", last at 110;
     ignore_api_servers: "ignore-api-servers" by "controls", last at 387;
     ignore_boot_id: "ignore-boot-id" by "back" | "node", last at 1;
-    ignore_etcd_health: "ignore-etcd-health" by "controls", last at 387;
     ignore_keep_cordoned: "ignore-keep-cordoned" by "cordon", last at 85;
     ignore_unknown_cordons: "ignore-unknown-cordons" by "cordon", last at 983;
     ignore_volumes: "ignore-volumes" by "pods", last at 15;
