@@ -85,6 +85,7 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
     let policy = "graceful".to_owned();
     let remove = wire::RemoveRequest { machine: machine_name(), policy, ..Default::default() };
     let subject = wire::CredentialsRequest { subject: "operator/anna".to_owned() };
+    let force = wire::DrainForceRequest { machine: machine_name(), namespace: "n".to_owned(), pod: "p".to_owned() };
     vec![
         ("Plan", client.plan(wire::PlanRequest { cluster: cluster(), ..Default::default() }).await.map(drop)),
         ("CheckKubernetes", client.check_kubernetes(check).await.map(drop)),
@@ -104,6 +105,7 @@ async fn foreign(client: &mut FleetClient<Channel>, named: Named<'_>) -> Vec<(&'
         ("Resume", client.resume(rollout()).await.map(drop)),
         ("Abort", client.abort(rollout()).await.map(drop)),
         ("Retry", client.retry(item()).await.map(drop)),
+        ("DrainForce", client.drain_force(force).await.map(drop)),
         ("Skip", client.skip(item()).await.map(drop)),
         ("Accept", client.accept(item()).await.map(drop)),
         ("Rerun", client.rerun(item()).await.map(drop)),
