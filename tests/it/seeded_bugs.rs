@@ -155,7 +155,7 @@ macro_rules! kubernetes_bugs {
 kubernetes_bugs! {
     accepted_is_gone: "accepted-is-gone" by "pods", last at 11;
     believe_another_cluster: "believe-another-cluster" by "node" | "pods" | "undrainable", last at 38;
-    cordon_against_operator: "cordon-against-operator" by "cordon", last at 2066;
+    cordon_against_operator: "cordon-against-operator" by "cordon", last at 709;
     cordon_over_shared_budget: "cordon-over-shared-budget" by "shared", last at 40;
     cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 40;
     delete_without_word: "delete-without-word" by "forced", last at 0;
