@@ -77,11 +77,13 @@ impl Cluster {
         attached.map(|(volume, _)| format!("volume {volume} is attached to node {}", node.name))
     }
 
-    /// Applications with a budget whose pods on this node have to leave. A pod that came this recently may be unknown.
-    /// One that tolerates the cordon may come to a machine that was drained and has failed since: it is not evicted.
-    fn budgeted(&self, node: &Node) -> BTreeSet<usize> {
+    /// Applications with a budget whose pods on this node have to leave. A pod that came this recently may be unknown,
+    /// and so may one that came after the coordinator's last list of them. One that tolerates the cordon may come to a
+    /// machine that was drained and has failed since: it is not evicted.
+    fn budgeted(&self, node: &Node, listed_at: u64) -> BTreeSet<usize> {
         let stays = |pod: &Pod| node.unschedulable && pod.bound_at > node.cordoned_at + BIND_MS;
-        let known = self.leaving(&node.uid).filter(|pod| pod.bound_at + SEEN_AGO_MS < self.at && !stays(pod));
+        let old = |pod: &Pod| pod.bound_at + SEEN_AGO_MS < self.at && pod.bound_at < listed_at;
+        let known = self.leaving(&node.uid).filter(|pod| old(pod) && !stays(pod));
         let with_budget = |n: &usize| self.apps.get(*n).is_some_and(|app| app.budget.is_some());
         let apps = known.filter_map(|pod| if let Owner::App(n) = pod.owner { Some(n) } else { None });
         apps.filter(with_budget).collect()
@@ -271,18 +273,24 @@ impl World {
         Ok(())
     }
 
+    /// When the coordinator asked last for the pods on a node, and had an answer.
+    fn pods_listed_at(&self, node: &Node) -> u64 {
+        let live = || self.facts()?.live.machines.get(&self.machines.get(node.index)?.name);
+        live().and_then(|live| live.kubernetes.load.as_ref()).map_or(0, |load| load.at_mono_ms)
+    }
+
     /// Another node whose drain takes pods from a budget that selects pods on this one.
     fn shares_a_budget(&self, node: &Node) -> Option<(String, String)> {
         let kubernetes = self.kubernetes.as_ref()?;
         let cluster = &kubernetes.cluster;
-        let ours = cluster.budgeted(node);
+        let ours = cluster.budgeted(node, u64::MAX);
         let drains = |other: &Node| {
             let machine = self.machines.get(other.index);
             let row = machine.and_then(|machine| self.facts()?.by_id(machine.id)).filter(|row| !row.revoked);
             other.uid != node.uid && other.drained_for.is_some() && row.is_some_and(|row| target(row).is_some())
         };
         for other in cluster.nodes.iter().filter(|other| drains(other)) {
-            let mut taken = cluster.budgeted(other);
+            let mut taken = cluster.budgeted(other, self.pods_listed_at(other));
             let away = kubernetes.seen.taken.iter().filter(|(uid, n)| *uid == other.uid && cluster.away(*n) > 0);
             taken.extend(away.map(|(_, n)| *n));
             if let Some(app) = taken.intersection(&ours).next().and_then(|n| cluster.apps.get(*n)) {
