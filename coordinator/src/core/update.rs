@@ -396,15 +396,16 @@ fn wants(
 
 /// Restarts the time of all that was late. A machine waiting for the return of its workloads goes on without them.
 fn forgive(tx: &mut Transaction<'_>, rollout: &str) {
-    let late = tx.machines.values().filter(|row| row.rollout.as_deref() == Some(rollout));
+    let members = tx.machines.values().filter(|row| row.rollout.as_deref() == Some(rollout));
     let has_time = |stuck: &Stuck| !stuck.counts && stuck.stage != Stage::RequestRemoved;
-    let late = late.filter(|row| row.update.as_ref().is_some_and(|mine| mine.stuck.as_ref().is_some_and(has_time)));
-    for name in late.map(|row| row.name.clone()).collect::<Vec<_>>() {
-        if let Some(mine) = tx.machine_mut(&name).and_then(|row| row.update.as_mut()) {
+    let is_late = |row: &MachineRow| row.update.as_ref()?.stuck.as_ref().map(has_time);
+    let members: Vec<_> = members.map(|row| (row.name.clone(), is_late(row) == Some(true))).collect();
+    for (name, is_late) in members {
+        if let Some(mine) = tx.machine_mut(&name).filter(|_| is_late).and_then(|row| row.update.as_mut()) {
             mine.stuck = None;
         }
         // An operator may have cordoned its node again: an older look would pause the update at once.
-        tx.live_mut(&name).kubernetes.nodes = None;
+        tx.live_mut(&name).kubernetes.forget_nodes();
     }
 }
 

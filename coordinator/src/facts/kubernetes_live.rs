@@ -96,3 +96,11 @@ pub struct KubernetesObservation {
     /// Time when that number fell, in Unix milliseconds.
     pub fewer_at_ms: Option<u64>,
 }
+
+impl KubernetesObservation {
+    /// Forgets what was seen of the nodes, and the question under way about them: its answer may be from before.
+    pub fn forget_nodes(&mut self) {
+        self.nodes = None;
+        self.asked.take_if(|asked| matches!(asked.op, KubernetesOp::Nodes | KubernetesOp::Node { .. }));
+    }
+}

@@ -558,6 +558,10 @@ impl Fleet {
     }
 
     /// Why a machine is blocked, as text.
+    pub(crate) fn clears_when(&self, name: &str) -> String {
+        self.look(name, blocked::of_machine).map(|blocked| blocked.clears_when).unwrap_or_default()
+    }
+
     pub(crate) fn says(&self, name: &str) -> String {
         let message = self.look(name, blocked::of_machine);
         message.map(|blocked| blocked.message).unwrap_or_default()

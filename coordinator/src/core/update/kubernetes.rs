@@ -423,6 +423,9 @@ fn failed(look: &mut KubernetesObservation, asked: &KubernetesAsked, failure: Ku
     let changes = matches!(asked.op, KubernetesOp::Cordon { .. } | KubernetesOp::Uncordon { .. });
     if changes && !uncertain {
         look.unsettled_mono_ms = None;
+    } else if matches!(asked.op, KubernetesOp::Cordon { .. }) {
+        // It may have been sent long after it was decided: a kubeconfig is read from a machine first.
+        look.unsettled_mono_ms = Some(now.mono_ms);
     }
     // What was seen of the node has changed, or what is there now is uncertain.
     if changes || matches!(failure, KubernetesFailure::Conflict(_) | KubernetesFailure::NotFound(_)) {

@@ -19,7 +19,7 @@ use muster_proto::{
     seeded_bug::seeded_bug,
 };
 
-use super::{DrainStep, Goal, Orchestrator, goal, to_restore};
+use super::{DrainStep, Goal, Orchestrator, deadline_ms, goal, to_restore};
 use crate::{
     facts::{
         DrainKind, KubernetesObservation, KubernetesTarget, Seen,
@@ -76,7 +76,7 @@ impl Orchestrator for Kubernetes {
     }
 
     fn awaited_since_ms(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<u64> {
-        look(view).filter(|_| !gets_room(snapshot, view)).and_then(waits_since_ms)
+        look(view).filter(|_| room_from(snapshot, view).is_none()).and_then(waits_since_ms)
     }
 }
 
@@ -226,7 +226,12 @@ fn what_is_left(
     spec: &KubernetesSpec,
 ) -> Option<Blocked> {
     let rules = DrainRules::of_machine(&spec.drain, view);
-    eviction::what_is_left(&view.row.name, look, &rules, snapshot.now.mono_ms)
+    let mut left = eviction::what_is_left(&view.row.name, look, &rules, snapshot.now.mono_ms)?;
+    if let Some(other) = room_from(snapshot, view) {
+        let other = &other.row.name;
+        left.clears_when = format!("{}; its deadline waits while {other} gives its node back", left.clears_when);
+    }
+    Some(left)
 }
 
 /// Was a list of pods asked for after the node was seen unschedulable, and no pod could be bound to it any more? A list
@@ -487,20 +492,29 @@ pub fn others_disturbed(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) 
 #[must_use]
 pub fn is_awaited(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
     let waits_for_others = shares_budgets_now(snapshot, view).is_some() && others_disturbed(snapshot, view);
-    aim(snapshot, view) == Some(Goal::Drained) && !waits_for_others && !gets_room(snapshot, view)
+    aim(snapshot, view) == Some(Goal::Drained) && !waits_for_others && room_from(snapshot, view).is_none()
 }
 
-/// Is a deferred machine giving its node back, where pods that this machine's drain evicted may run again? Of two
-/// machines that wait for one another only one gives back: the other has its time again. At one moment that is the
+/// The deferred machine that is giving its node back, where pods that this machine's drain evicted may run again. Of
+/// two machines that wait for one another only one gives back: the other has its time again. At one moment that is the
 /// younger one.
-fn gets_room(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
-    let gives_back = |other: &MachineView<'_>| {
+fn room_from<'s>(snapshot: &'s ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<&'s MachineView<'s>> {
+    let gives_back = |other: &&MachineView<'_>| {
         let cordoned = matches!(row(other), Some(KubernetesTarget::Node { cordoned: true, .. }));
         let deferred = other.update().is_some_and(|mine| mine.deferral.is_some());
         let is_about_to = || goes_before(view, other) && lacks_room(other) && is_late(snapshot, other);
-        cordoned && (deferred || is_about_to())
+        cordoned && ((deferred && returns_in_time(snapshot, other)) || is_about_to())
     };
-    lacks_room(view) && snapshot.machines.iter().any(|other| other.row.name != view.row.name && gives_back(other))
+    let mut others = snapshot.machines.iter().filter(|other| other.row.name != view.row.name);
+    if lacks_room(view) { others.find(gives_back) } else { None }
+}
+
+/// Is a machine's node given back before that is overdue? One whose kubelet never returns is waited for no longer.
+fn returns_in_time(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let is_restored = goal(snapshot, view) == Some(Goal::Restored);
+    let update = snapshot.update().filter(|_| is_restored);
+    let deadline_ms = update.and_then(|update| deadline_ms(snapshot, update, view));
+    deadline_ms.is_none_or(|at_ms| snapshot.now.wall_ms < at_ms)
 }
 
 /// Are pods that its drain evicted not Ready again, so that a budget of the pods that are left is short?

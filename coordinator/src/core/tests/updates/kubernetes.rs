@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     facts::{
         KubernetesTarget,
-        kubernetes::{KubernetesFailure, Pod},
+        kubernetes::{KubernetesFailure, KubernetesOp, Pod},
     },
     plan::drain::kubernetes::{SETTLE_MS, UNDRAINABLE_MS},
 };
@@ -178,6 +178,52 @@ fn foreign_uncordon_pauses_disturbed_machine() {
     fleet.ask(Request::Resume { rollout: fleet.rollout() }).expect("resumes");
     fleet.live(&mut kubernetes, 5);
     assert!(!fleet.is_paused(), "{:?}", fleet.says("worker-1"));
+}
+
+/// Resume looks again: the answer to a question from before may show what an operator has changed since.
+#[test]
+fn answer_from_before_resume_counts_for_nothing() {
+    let (mut fleet, mut kubernetes) = at_workers(1, |_| {});
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 16);
+    let (id, permit) = (fleet.agents["worker-1"].id, fleet.permit("worker-1").expect("permitted").number);
+    fleet.ask(Request::Pause { rollout: fleet.rollout() }).expect("pauses");
+    fleet.step(Input::PermitWanted { id, permit }).expect("known");
+    let begun_ms = fleet.now().mono_ms;
+    while !fleet.kubernetes.iter().any(|question| matches!(question.op, KubernetesOp::Node { .. })) {
+        fleet.drive(&mut kubernetes);
+        fleet.pass(1_000, &[]);
+        assert!(fleet.now().mono_ms < begun_ms + 60_000, "it is not looked at");
+    }
+    let open = |fleet: &Fleet| {
+        let live = fleet.core.facts().live.machines.get(&machine("worker-1")).expect("known");
+        (live.kubernetes.asked.is_some(), live.kubernetes.nodes.is_some())
+    };
+    assert_eq!(open(&fleet), (true, true));
+    let asked = fleet.kubernetes.clone();
+    fleet.kubernetes.clear();
+    fleet.ask(Request::Resume { rollout: fleet.rollout() }).expect("resumes");
+    let number = |question: &crate::core::KubernetesQuestion| question.number;
+    let again: Vec<u64> = fleet.kubernetes.iter().map(number).collect();
+    assert!(!again.is_empty() && asked.iter().all(|old| !again.contains(&old.number)), "asked anew at once");
+    assert_eq!(open(&fleet), (true, false), "what was seen before is forgotten");
+}
+
+/// A cordon may be sent long after its decision: a kubeconfig is read from a machine first.
+#[test]
+fn unanswered_cordon_settles_from_its_failure_on() {
+    let (mut fleet, mut kubernetes) = at_workers(1, |_| {});
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    while !fleet.kubernetes.iter().any(|question| matches!(question.op, KubernetesOp::Cordon { .. })) {
+        if !fleet.answer_kubernetes(&mut kubernetes) {
+            fleet.pass(1_000, &[]);
+        }
+    }
+    fleet.pass(30_000, &[]);
+    kubernetes.broken = Some(KubernetesFailure::Unreachable("no answer within 10 s".to_owned()));
+    fleet.drive(&mut kubernetes);
+    let live = fleet.core.facts().live.machines.get(&machine("worker-1")).expect("known");
+    assert_eq!(live.kubernetes.unsettled_mono_ms, Some(fleet.now().mono_ms));
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 use muster_proto::model::{Blocked, Reason};
 
-use super::{drained, is_fresh, is_ours, look, recorded, row};
+use super::{aim, drained, is_fresh, is_ours, look, recorded, row};
 use crate::{
     facts::{KubernetesTarget, kubernetes::KubernetesOp},
-    plan::snapshot::{ClusterSnapshot, MachineView},
+    plan::{
+        drain::Goal,
+        snapshot::{ClusterSnapshot, MachineView},
+    },
 };
 
 /// Time between two Events of one reason on a node, in milliseconds: a drain that waits tells so once in a while.
@@ -29,6 +32,8 @@ pub fn due(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Vec<Kubern
     let state = match drained(snapshot, view).or_else(|blocked| if disturbed { Ok(()) } else { Err(blocked) }) {
         Ok(()) => Some((DRAINED, format!("drained for rollout {rollout}"), false)),
         Err(Blocked { reason: Reason::KubernetesUnavailable | Reason::Quorum, .. }) => None,
+        // A drain that an operator halted, or that other machines keep, waits for nothing on the node.
+        Err(_) if aim(snapshot, view) != Some(Goal::Drained) => None,
         Err(Blocked { message, .. }) => Some((WAITING, message.trim_start_matches("Error: ").to_owned(), true)),
     };
     let cordoned = Some(cordoned).filter(|(reason, ..)| !is_told(snapshot, view, reason, ""));

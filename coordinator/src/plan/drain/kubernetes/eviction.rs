@@ -215,10 +215,12 @@ pub fn what_is_left(
         let message = format!("pod {} cannot be evicted: {}", name_of(&pod.object), refusal(load, pod, answer));
         let clears_when = match answer {
             Eviction::Budget(_) | Eviction::Unobserved(_) => "the budget allows it; it is tried again every 5 s",
-            Eviction::NamespaceTerminating | Eviction::Replaced | Eviction::Accepted | Eviction::Gone => {
-                "the API server accepts the eviction; it is tried again every 5 s"
-            }
-            Eviction::TwoBudgets(_) | Eviction::Refused(_) => &format!(
+            Eviction::NamespaceTerminating
+            | Eviction::Replaced
+            | Eviction::Refused(_)
+            | Eviction::Accepted
+            | Eviction::Gone => "the API server accepts the eviction; it is tried again every 5 s",
+            Eviction::TwoBudgets(_) => &format!(
                 "the API server accepts the eviction; it is tried again every 5 s; {}",
                 forcing::last_resort(machine, &name_of(&pod.object))
             ),
@@ -256,11 +258,17 @@ fn refusal(load: &NodeLoad, pod: &Pod, answer: &Eviction) -> String {
     }
 }
 
-/// A pod that terminates for longer than its grace period and [`STUCK_MS`].
-fn stuck(look: &KubernetesObservation, pod: &Pod, now_mono_ms: u64) -> Option<String> {
+/// When a terminating pod counts as stuck, in monotonic milliseconds: after its grace period and [`STUCK_MS`].
+#[must_use]
+pub fn stuck_at(look: &KubernetesObservation, pod: &Pod) -> Option<u64> {
     let since = look.terminating.get(&pod.object.uid)?;
-    let allowed_ms = u64::try_from(pod.grace_s).unwrap_or(0).saturating_mul(1_000).saturating_add(STUCK_MS);
-    if now_mono_ms.saturating_sub(*since) < allowed_ms {
+    let grace_ms = u64::try_from(pod.grace_s).unwrap_or(0).saturating_mul(1_000);
+    Some(since.saturating_add(grace_ms).saturating_add(STUCK_MS))
+}
+
+/// A pod that terminates for too long, and what holds it.
+fn stuck(look: &KubernetesObservation, pod: &Pod, now_mono_ms: u64) -> Option<String> {
+    if now_mono_ms < stuck_at(look, pod)? {
         return None;
     }
     let held = match pod.finalizers.as_slice() {

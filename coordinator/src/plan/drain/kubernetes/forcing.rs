@@ -18,7 +18,7 @@ use crate::{
     plan::{
         safety::blocked,
         snapshot::{ClusterSnapshot, MachineView},
-        update::turn::Participant,
+        update::turn::{Participant, TurnState},
     },
 };
 
@@ -217,9 +217,14 @@ fn is_in_its_turn(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Res
     let Some(mine) = view.update() else {
         return refused(format!("{machine} is in no update, and its Kubernetes node is not drained"));
     };
-    let gives_back = || Participant::of(snapshot, view).and_then(Participant::gives_back).is_some();
-    if mine.returned_at_ms.is_some() || (view.row.slot.is_some() && gives_back()) {
-        return refused(format!("{machine} is being given back, and its Kubernetes node is not drained any more"));
+    match Participant::of(snapshot, view).map(Participant::state) {
+        Some(TurnState::Returning { .. } | TurnState::GivingBack { .. }) => {
+            return refused(format!("{machine} is being given back, and its Kubernetes node is not drained any more"));
+        }
+        Some(TurnState::Out) => {
+            return refused(format!("{machine} is out of service, and its Kubernetes node is drained"));
+        }
+        _ => {}
     }
     let draining = matches!(row(view), Some(KubernetesTarget::Node { .. }));
     let deferred = mine.deferral.as_ref().is_some_and(|deferral| deferral.cause == DeferralCause::Undrainable);

@@ -211,11 +211,12 @@ fn drain(
     let rules = DrainRules::of_machine(&spec.drain, view);
     let pods = eviction::next(look, &rules, room, now);
     let may_take = since_eviction && age < EVICT_WITHIN_MS;
-    if !pods.is_empty() && may_take {
-        return Some(KubernetesOp::Evict { pods });
-    }
+    // First: evictions that are refused again and again would leave it no list that is young enough.
     if let Some(pod) = forcing::next(look, &rules, now).filter(|_| may_take) {
         return Some(KubernetesOp::Delete { pod });
+    }
+    if !pods.is_empty() && may_take {
+        return Some(KubernetesOp::Evict { pods });
     }
     let left = what_is_left(snapshot, view, look, spec).is_some();
     let servers = if left { Vec::new() } else { control_plane::due(snapshot, view, look, LOOK_EVERY_MS) };
@@ -259,7 +260,9 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
     let pods = look.load.iter().flat_map(|seen| &seen.what.pods);
     let controls = look.control_plane.iter();
     let controls = controls.flat_map(|seen| [LOOK_EVERY_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms)));
-    let retries = pods.flat_map(|pod| [eviction::retry_at(look, pod), forcing::retry_at(look, pod)]).flatten();
+    let of_pod =
+        |pod| [eviction::retry_at(look, pod), forcing::retry_at(look, pod), eviction::stuck_at(look, pod)].into_iter();
+    let of_pods = pods.flat_map(of_pod).flatten();
     let deferred = is_undrainable(view).then(|| deferred_look_at(look));
     let paused = look.deleted_mono_ms.map(|at| later(at, forcing::PAUSE_MS));
     let verdict = look.undrainable.iter().map(|verdict| later(verdict.since_mono_ms, UNDRAINABLE_MS));
@@ -271,7 +274,7 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
         .chain(controls)
         .chain(load)
         .chain(bound)
-        .chain(retries)
+        .chain(of_pods)
         .chain(deferred)
         .chain(paused)
         .chain(verdict)

@@ -33,13 +33,14 @@ fn force(fleet: &mut Fleet, machine_name: &str, pod: &str) -> Result<Vec<String>
 #[test]
 fn forced_pod_is_deleted_after_cordon() {
     let (mut fleet, mut kubernetes) = deferred();
+    kubernetes.pods.get_mut("worker-1").expect("pods").push(pod("c"));
     let lines = force(&mut fleet, "worker-1", "a").expect("taken");
     assert!(lines[0].contains("pod shop/a (UID uid-a)") && lines.len() == 2, "{lines:?}");
     fleet.live(&mut kubernetes, 15);
     assert!(kubernetes.log.is_empty() && fleet.requests() == ["worker-1"], "{:?}", fleet.why("worker-1"));
     fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
-    fleet.live(&mut kubernetes, 8);
-    assert_eq!(kubernetes.log, ["cordon worker-1", "delete a"]);
+    fleet.live(&mut kubernetes, 12);
+    assert_eq!(kubernetes.log, ["cordon worker-1", "delete a", "evict c"], "no eviction keeps it waiting");
     assert!(fleet.permit("worker-1").is_some(), "{}", fleet.says("worker-1"));
     fleet.finish("worker-1");
     fleet.live(&mut kubernetes, 8);
@@ -160,6 +161,22 @@ fn word_ends_with_turn() {
     fleet.live(&mut kubernetes, UNDRAINABLE_MS / 1_000 + 15);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("KubernetesUndrainable"));
     assert!(kubernetes.log.is_empty(), "{:?}", kubernetes.log);
+}
+
+/// Nothing acts on the node of a machine that is out of service.
+#[test]
+fn word_out_of_service_is_refused() {
+    let mut fleet = at_rest(|_| {});
+    let mut kubernetes = Kubernetes::of(&fleet);
+    let enter = Request::EnterMaintenance { machine: machine("worker-1"), accept_control_plane_downtime: false };
+    fleet.ask(enter).expect("begins");
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.live(&mut kubernetes, 5);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 15);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("InMaintenance"));
+    let refusal = force(&mut fleet, "worker-1", "a").expect_err("out of service");
+    assert!(refusal.contains("worker-1 is out of service"), "{refusal}");
 }
 
 #[test]

@@ -36,8 +36,17 @@ fn younger_of_two_gives_back() {
         let words = format!("budget {name} needs 1 healthy pods and has 1");
         assert!(fleet.says(worker).contains(&words), "{}", fleet.says(worker));
     }
-    fleet.live(&mut kubernetes, DEADLINE_S + 5);
+    while deferred(&fleet).is_empty() {
+        fleet.drive(&mut kubernetes);
+        fleet.pass(1_000, &[]);
+        assert!(fleet.now().mono_ms < 2 * DEADLINE_S * 1_000, "{}", fleet.says("worker-2"));
+    }
+    let clears_when = fleet.clears_when("worker-1");
+    assert!(clears_when.ends_with("; its deadline waits while worker-2 gives its node back"), "{clears_when}");
+    fleet.live(&mut kubernetes, 15);
     assert_eq!(deferred(&fleet), ["worker-2"], "the younger one");
+    let clears_when = fleet.clears_when("worker-1");
+    assert!(clears_when.ends_with("it is tried again every 5 s"), "{clears_when}");
     assert!(kubernetes.is_untouched("worker-2") && !kubernetes.is_untouched("worker-1"));
     // Both evicted pods run there now.
     for name in ["shop/one", "shop/other"] {
