@@ -1,97 +1,47 @@
-//! Questions under way to agents of control machines, and their answers. Only the caller sees an answer.
+//! Questions under way to agents of control machines, and their answers.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
-use muster_proto::model::{ControlPlaneAnswer, ControlPlaneCall, ControlPlaneOp, ControlPlaneReply, Epoch, MachineId};
-use tokio::{sync::oneshot, time::timeout};
+use muster_proto::model::{ControlPlaneAnswer, ControlPlaneOp, ControlPlaneReply, Epoch, MachineId};
 
-/// Bits of a call's id for the count within one epoch. The higher bits hold the epoch, so a late answer matches only a
-/// call of its own coordinator.
-const COUNT_BITS: u32 = 32;
-/// Most calls under way.
-const CALLS_MAX: usize = 256;
+use super::relay::{self, CALLS_MAX, NoAnswer, Relay};
 
 type Answer = Result<ControlPlaneReply, String>;
+type Pending<'a> = relay::Pending<'a, ControlPlaneOp, Answer>;
 
 /// Calls under way.
 #[derive(Default)]
-pub(super) struct ControlPlaneRelay(Mutex<Calls>);
+pub(super) struct ControlPlaneRelay(Relay<ControlPlaneOp, Answer>);
 
-#[derive(Default)]
-struct Calls {
-    made: u64,
-    open: BTreeMap<(MachineId, u64), (ControlPlaneOp, oneshot::Sender<Answer>)>,
-}
-
-/// A call under way. Dropping it ends the wait.
-pub(super) struct Pending<'a> {
-    relay: &'a ControlPlaneRelay,
-    to: MachineId,
-    /// The call to send.
-    pub(super) call: ControlPlaneCall,
-    answered: oneshot::Receiver<Answer>,
-}
-
-impl Pending<'_> {
-    /// Wait for the answer; a missing one becomes a failure.
-    pub(super) async fn answer(mut self, time_limit: Duration) -> Answer {
-        match timeout(time_limit, &mut self.answered).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err("its agent is not connected".to_owned())),
-            Err(_) => {
-                // An agent of an earlier version ignores the question.
-                Err(format!("its agent does not answer within {} s; is it of this version?", time_limit.as_secs()))
-            }
+/// What a missing answer becomes.
+pub(super) fn no_answer(why: NoAnswer, time_limit: Duration) -> Answer {
+    Err(match why {
+        // An agent of an earlier version ignores the question.
+        NoAnswer::Late => {
+            format!("its agent does not answer within {} s; is it of this version?", time_limit.as_secs())
         }
-    }
-
-    /// Record that sending the call failed.
-    pub(super) fn unsent(&self) {
-        self.relay.calls().open.remove(&(self.to, self.call.id));
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        self.unsent();
-    }
+        NoAnswer::NotConnected => "its agent is not connected".to_owned(),
+    })
 }
 
 impl ControlPlaneRelay {
-    fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Open a new call to a machine; the caller sends it.
     pub(super) fn open(&self, to: MachineId, epoch: Epoch, op: ControlPlaneOp) -> Result<Pending<'_>, String> {
-        let mut calls = self.calls();
-        if calls.open.len() >= CALLS_MAX {
-            return Err(format!("{CALLS_MAX} questions are under way already; it is asked again"));
-        }
-        calls.made += 1;
-        let call = ControlPlaneCall { id: (epoch.0 << COUNT_BITS) + calls.made, epoch, op: op.clone() };
-        let (caller, answered) = oneshot::channel();
-        calls.open.insert((to, call.id), (op, caller));
-        Ok(Pending { relay: self, to, call, answered })
+        let refusal = || format!("{CALLS_MAX} questions are under way already; it is asked again");
+        self.0.open((to, epoch), op, |open| (open.len() >= CALLS_MAX).then(refusal))
     }
 
-    /// Deliver an answer from an agent. An unexpected one is dropped; one to another question becomes a failure.
-    pub(super) fn came(&self, id: MachineId, answer: ControlPlaneAnswer) {
-        let Some((op, caller)) = self.calls().open.remove(&(id, answer.id)) else { return };
-        let result = match answer.result {
+    /// Deliver an answer from an agent. One to another question becomes a failure.
+    pub(super) fn came(&self, from: MachineId, answer: ControlPlaneAnswer) {
+        self.0.came(from, answer.id, |op| match answer.result {
             Ok(reply) if !op.is_answered_by(&reply) => Err("its agent answered another question".to_owned()),
             result => result,
-        };
-        // The caller may have given up.
-        drop(caller.send(result));
+        });
     }
 
     /// End the calls on the machine's stream, which is over.
     pub(super) fn end_of_session(&self, id: MachineId) {
-        self.calls().open.retain(|(machine, _), _| *machine != id);
+        self.0.end_of_session(id);
     }
 }
 
@@ -99,13 +49,13 @@ impl ControlPlaneRelay {
 mod tests {
     use futures_util::StreamExt;
     use muster_proto::{
-        model::{EtcdHealth, EtcdProbe},
+        model::{ControlPlaneCall, EtcdHealth, EtcdProbe},
         wire::coordinator_message::Body,
     };
     use uuid::Uuid;
 
     use super::{
-        super::{authenticator::Caller, sessions::Sessions},
+        super::{authenticator::Caller, relay::COUNT_BITS, sessions::Sessions},
         *,
     };
 

@@ -15,6 +15,7 @@ mod log_relay;
 mod maintenance;
 mod reader;
 mod refusals;
+mod relay;
 mod room;
 mod sessions;
 mod status;

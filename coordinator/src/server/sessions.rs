@@ -17,8 +17,8 @@ use muster_proto::{
     Message as _,
     address::Addresses,
     model::{
-        ControlPlaneAnswer, ControlPlaneOp, ControlPlaneReply, Epoch, MachineId, SwarmAnswer, SwarmFailure, SwarmOp,
-        SwarmReply,
+        ControlPlaneAnswer, ControlPlaneCall, ControlPlaneOp, ControlPlaneReply, Epoch, MachineId, SwarmAnswer,
+        SwarmCall, SwarmFailure, SwarmOp, SwarmReply,
     },
     wire::{self, CoordinatorMessage, coordinator_message::Body},
 };
@@ -27,10 +27,10 @@ use tonic::Status;
 
 use super::{
     authenticator::Caller,
-    control_plane_relay::ControlPlaneRelay,
+    control_plane_relay::{self, ControlPlaneRelay},
     log_relay::{LogRelay, LogStream},
     status::SESSION_REPLACED,
-    swarm_relay::{Asker, SwarmRelay},
+    swarm_relay::{self, Asker, SwarmRelay},
 };
 use crate::{
     core::{Effect, KubernetesQuestion, SwarmQuestion},
@@ -263,11 +263,11 @@ impl Sessions {
         asker: Asker,
         time_limit: Duration,
     ) -> Result<SwarmReply, SwarmFailure> {
-        let pending = self.0.swarm.open(id, epoch, op, asker)?;
-        if !self.send(id, None, Body::SwarmCall((&pending.call).into())) {
+        let pending = self.0.swarm.open(id, epoch, op.clone(), asker)?;
+        if !self.send(id, None, Body::SwarmCall((&SwarmCall { id: pending.id, epoch, op }).into())) {
             pending.unsent();
         }
-        pending.answer(time_limit).await
+        pending.answer(time_limit, swarm_relay::no_answer).await
     }
 
     /// Ask a control machine's agent about its part of the control plane, and return the answer.
@@ -280,11 +280,11 @@ impl Sessions {
         op: ControlPlaneOp,
         time_limit: Duration,
     ) -> Result<ControlPlaneReply, String> {
-        let pending = self.0.control_plane.open(id, epoch, op)?;
-        if !self.send(id, None, Body::ControlPlaneCall((&pending.call).into())) {
+        let pending = self.0.control_plane.open(id, epoch, op.clone())?;
+        if !self.send(id, None, Body::ControlPlaneCall((&ControlPlaneCall { id: pending.id, epoch, op }).into())) {
             pending.unsent();
         }
-        pending.answer(time_limit).await
+        pending.answer(time_limit, control_plane_relay::no_answer).await
     }
 
     /// Deliver an answer about a control plane.

@@ -1,23 +1,12 @@
-//! Swarm calls under way to agents, and their answers. Only the caller sees a call's content; nothing of it is stored.
+//! Swarm calls under way to agents, and their answers.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
-use muster_proto::model::{
-    Epoch, MachineId, SwarmAnswer, SwarmCall, SwarmFailure, SwarmFailureCode, SwarmOp, SwarmReply,
-};
-use tokio::{sync::oneshot, time::timeout};
+use muster_proto::model::{Epoch, MachineId, SwarmAnswer, SwarmFailure, SwarmFailureCode, SwarmOp, SwarmReply};
 
-/// Bits of a call's id for the count within one epoch. The higher bits hold the epoch, so a late answer matches only a
-/// call of its own coordinator.
-const COUNT_BITS: u32 = 32;
+use super::relay::{self, CALLS_MAX, NoAnswer, Relay};
 
-/// Most calls under way, over all askers.
-const CALLS_MAX: usize = 256;
-/// Share of these for machines that want to join: the other half is for drains and removals.
+/// Share of all calls for machines that want to join: the other half is for drains and removals.
 const CALLS_FOR_MACHINES_MAX: usize = CALLS_MAX / 2;
 /// Most calls for one such machine. It makes them one after another; the second allows for a retry after a lost stream.
 const CALLS_FOR_MACHINE_MAX: usize = 2;
@@ -35,86 +24,24 @@ pub enum Asker {
 }
 
 type Answer = Result<SwarmReply, SwarmFailure>;
+type Question = (SwarmOp, Asker);
+type Pending<'a> = relay::Pending<'a, Question, Answer>;
 
 /// Calls under way.
 #[derive(Default)]
-pub(super) struct SwarmRelay(Mutex<Calls>);
+pub(super) struct SwarmRelay(Relay<Question, Answer>);
 
-#[derive(Default)]
-struct Calls {
-    made: u64,
-    open: BTreeMap<(MachineId, u64), Open>,
-}
-
-/// The operation, the asker, and the receiver of the answer.
-struct Open {
-    op: SwarmOp,
-    asker: Asker,
-    caller: oneshot::Sender<Answer>,
-}
-
-impl Calls {
-    fn count(&self, counts: impl Fn(MachineId, Asker) -> bool) -> usize {
-        self.open.iter().filter(|((to, _), open)| counts(*to, open.asker)).count()
-    }
-
-    /// Why a further call to this agent for this asker would exceed a limit.
-    fn too_many(&self, to: MachineId, asker: Asker) -> Option<SwarmFailure> {
-        let of_machines = |asker: Asker| asker != Asker::Engine;
-        let shares = [
-            (self.open.len(), CALLS_MAX, ""),
-            (self.count(|_, other| other == asker), CALLS_FOR_MACHINE_MAX, " for this machine"),
-            (self.count(|_, other| of_machines(other)), CALLS_FOR_MACHINES_MAX, " for machines that join"),
-            (
-                self.count(|agent, other| agent == to && of_machines(other)),
-                CALLS_TO_AGENT_FOR_MACHINES_MAX,
-                " to this manager for machines that join",
-            ),
-        ];
-        let concern_it = if of_machines(asker) { shares.len() } else { 1 };
-        let (_, most, which) = shares.into_iter().take(concern_it).find(|(under_way, most, _)| under_way >= most)?;
-        let message = format!("{most} calls{which} are under way already; ask again later");
-        Some(failure(SwarmFailureCode::Busy, message))
-    }
-}
-
-/// A call under way. Dropping it ends the wait.
-pub(super) struct Pending<'a> {
-    relay: &'a SwarmRelay,
-    to: MachineId,
-    /// The call to send.
-    pub(super) call: SwarmCall,
-    answered: oneshot::Receiver<Answer>,
-}
-
-impl Pending<'_> {
-    /// Wait for the answer; a missing one becomes a failure.
-    pub(super) async fn answer(mut self, time_limit: Duration) -> Answer {
-        let late = || failure(SwarmFailureCode::Timeout, format!("no answer within {} s", time_limit.as_secs_f32()));
-        let gone = || failure(SwarmFailureCode::Engine, "the machine is not connected".to_owned());
-        match timeout(time_limit, &mut self.answered).await {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(gone())),
-            Err(_) => Err(late()),
+/// What a missing answer becomes.
+pub(super) fn no_answer(why: NoAnswer, time_limit: Duration) -> Answer {
+    Err(match why {
+        NoAnswer::Late => {
+            failure(SwarmFailureCode::Timeout, format!("no answer within {} s", time_limit.as_secs_f32()))
         }
-    }
-
-    /// Record that sending the call failed.
-    pub(super) fn unsent(&self) {
-        self.relay.calls().open.remove(&(self.to, self.call.id));
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        self.relay.calls().open.remove(&(self.to, self.call.id));
-    }
+        NoAnswer::NotConnected => failure(SwarmFailureCode::Engine, "the machine is not connected".to_owned()),
+    })
 }
 
 impl SwarmRelay {
-    fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Open a new call to a machine; the caller sends it.
     pub(super) fn open(
         &self,
@@ -123,34 +50,45 @@ impl SwarmRelay {
         op: SwarmOp,
         asker: Asker,
     ) -> Result<Pending<'_>, SwarmFailure> {
-        let mut calls = self.calls();
-        if let Some(failure) = calls.too_many(to, asker) {
-            return Err(failure);
-        }
-        calls.made += 1;
-        let call = SwarmCall { id: (epoch.0 << COUNT_BITS) + calls.made, epoch, op: op.clone() };
-        let (caller, answered) = oneshot::channel();
-        calls.open.insert((to, call.id), Open { op, asker, caller });
-        Ok(Pending { relay: self, to, call, answered })
+        self.0.open((to, epoch), (op, asker), |open| too_many(open, to, asker))
     }
 
-    /// Deliver an answer from an agent. An unexpected one is dropped; one for another operation becomes a failure.
-    pub(super) fn came(&self, id: MachineId, answer: SwarmAnswer) {
-        let Some(Open { op, caller, .. }) = self.calls().open.remove(&(id, answer.id)) else { return };
-        let result = match answer.result {
+    /// Deliver an answer from an agent. One for another operation becomes a failure.
+    pub(super) fn came(&self, from: MachineId, answer: SwarmAnswer) {
+        self.0.came(from, answer.id, |(op, _)| match answer.result {
             Ok(reply) if !op.is_answered_by(&reply) => {
                 Err(failure(SwarmFailureCode::Engine, "the agent answered another question".to_owned()))
             }
             result => result,
-        };
-        // The caller may have given up.
-        drop(caller.send(result));
+        });
     }
 
     /// End the calls on the machine's stream, which is over.
     pub(super) fn end_of_session(&self, id: MachineId) {
-        self.calls().open.retain(|(machine, _), _| *machine != id);
+        self.0.end_of_session(id);
     }
+}
+
+/// Why a further call to this agent for this asker would exceed a limit.
+fn too_many(open: &[(MachineId, &Question)], to: MachineId, asker: Asker) -> Option<SwarmFailure> {
+    let count = |counts: &dyn Fn(MachineId, Asker) -> bool| {
+        open.iter().filter(|(agent, (_, asker))| counts(*agent, *asker)).count()
+    };
+    let of_machines = |asker: Asker| asker != Asker::Engine;
+    let shares = [
+        (open.len(), CALLS_MAX, ""),
+        (count(&|_, other| other == asker), CALLS_FOR_MACHINE_MAX, " for this machine"),
+        (count(&|_, other| of_machines(other)), CALLS_FOR_MACHINES_MAX, " for machines that join"),
+        (
+            count(&|agent, other| agent == to && of_machines(other)),
+            CALLS_TO_AGENT_FOR_MACHINES_MAX,
+            " to this manager for machines that join",
+        ),
+    ];
+    let concern_it = if of_machines(asker) { shares.len() } else { 1 };
+    let (_, most, which) = shares.into_iter().take(concern_it).find(|(under_way, most, _)| under_way >= most)?;
+    let message = format!("{most} calls{which} are under way already; ask again later");
+    Some(failure(SwarmFailureCode::Busy, message))
 }
 
 const fn failure(code: SwarmFailureCode, message: String) -> SwarmFailure {
@@ -160,11 +98,14 @@ const fn failure(code: SwarmFailureCode, message: String) -> SwarmFailure {
 #[cfg(test)]
 mod tests {
     use futures_util::StreamExt;
-    use muster_proto::{model::SwarmAvailability, wire::coordinator_message::Body};
+    use muster_proto::{
+        model::{SwarmAvailability, SwarmCall},
+        wire::coordinator_message::Body,
+    };
     use uuid::Uuid;
 
     use super::{
-        super::{authenticator::Caller, sessions::Sessions},
+        super::{authenticator::Caller, relay::COUNT_BITS, sessions::Sessions},
         *,
     };
 
