@@ -98,6 +98,8 @@ pub struct AdminConfFile {
     pub cluster: ClusterName,
     /// The file.
     pub path: String,
+    /// UID of `kube-system`, once an answer pinned it. An answer with another one speaks against the file.
+    pub kubernetes_uid: Option<String>,
     /// Machines whose agents can read it, the best first.
     pub holders: Vec<(MachineName, MachineId)>,
 }
@@ -246,6 +248,19 @@ pub enum KubernetesReply {
     },
     /// The event is recorded.
     Done,
+}
+
+impl KubernetesReply {
+    /// UID of namespace `kube-system`, where the reply has it.
+    #[must_use]
+    pub fn cluster_uid(&self) -> Option<&str> {
+        match self {
+            Self::Nodes { cluster_uid, .. }
+            | Self::Load { cluster_uid, .. }
+            | Self::ControlPlane { cluster_uid, .. } => Some(cluster_uid),
+            Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Done => None,
+        }
+    }
 }
 
 /// A node, as far as a drain needs it.
@@ -421,6 +436,29 @@ impl KubernetesFailure {
     pub const fn may_pass(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Busy { .. } | Self::Conflict(_) | Self::NoKubeconfig(_))
     }
+
+    /// The API server belongs to another cluster than the one that was there first.
+    #[must_use]
+    pub fn another_cluster(known: &str, found: &str) -> Self {
+        Self::AnotherCluster { known: known.to_owned(), found: found.to_owned(), more: String::new() }
+    }
+
+    /// The failure with more to read, where the kubeconfig may be the cause. Empty: none.
+    #[must_use]
+    pub fn with(self, words: &str) -> Self {
+        if words.is_empty() {
+            return self;
+        }
+        let longer = |text| format!("{text}; {words}");
+        match self {
+            Self::Unreachable(text) => Self::Unreachable(longer(text)),
+            Self::Unauthorized(text) => Self::Unauthorized(longer(text)),
+            Self::Forbidden(text) => Self::Forbidden(longer(text)),
+            Self::Other(text) => Self::Other(longer(text)),
+            Self::AnotherCluster { known, found, more } => Self::AnotherCluster { known, found, more: longer(more) },
+            Self::Busy { .. } | Self::NotFound(_) | Self::Conflict(_) | Self::NoKubeconfig(_) => self,
+        }
+    }
 }
 
 /// A pod, and the answer to its eviction.
@@ -455,14 +493,16 @@ pub enum KubernetesFailure {
     #[error("{0}")]
     Conflict(String),
     /// The API server belongs to another cluster than the one that was there first: nothing of it is believed.
-    #[error("it belongs to another cluster: kube-system has UID {found}, and had {known}")]
+    #[error("it belongs to another cluster: kube-system has UID {found}, and had {known}{more}")]
     AnotherCluster {
         /// UID of namespace `kube-system` at the first contact.
         known: String,
         /// Its UID now.
         found: String,
+        /// More to read, with what separates it from the rest.
+        more: String,
     },
-    /// The kubeconfig on the control machines cannot be read. Nothing was asked.
+    /// The kubeconfig on the control machines cannot be read, or not in time for a change. Nothing was asked.
     #[error("{0}")]
     NoKubeconfig(String),
     /// Anything else, such as 400, 422 or an answer that cannot be read.

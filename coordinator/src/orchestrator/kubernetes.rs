@@ -11,10 +11,17 @@ mod list;
 mod load;
 mod objects;
 mod selector;
+#[cfg(test)]
+mod test_server;
 mod text;
 mod transport;
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use muster_proto::model::ClusterName;
 use tokio::time::timeout;
@@ -106,7 +113,7 @@ pub async fn cluster_load(
     (sessions, vault): (&Sessions, &Vault),
 ) -> Option<Result<ClusterLoad, KubernetesFailure>> {
     Some(match client_for(facts, cluster, (sessions, vault)).await? {
-        Ok(client) => client.cluster_load().await,
+        Ok((client, name)) => client.cluster_load().await.map_err(|failure| failure.with(&name)),
         Err(failure) => Err(failure),
     })
 }
@@ -121,25 +128,33 @@ pub async fn inspect(
     let known = facts.clusters.get(cluster)?.kubernetes_uid.as_deref();
     let agents = (sessions, facts.meta.epoch);
     Some(match client_for(facts, cluster, (sessions, vault)).await? {
-        Ok(client) => check::inspect((&client, agents), known, servers).await,
+        Ok((client, name)) => {
+            check::inspect((&client, agents), known, servers).await.map_err(|failure| failure.with(&name))
+        }
         Err(failure) => Err(failure),
     })
 }
 
-/// A client of its own for a caller outside the engine. None: the cluster has no Kubernetes.
+/// A client of its own for a caller outside the engine, and the name of its kubeconfig where there may be several.
+/// None: the cluster has no Kubernetes.
 async fn client_for(
     facts: &Facts,
     cluster: &ClusterName,
     (sessions, vault): (&Sessions, &Vault),
-) -> Option<Result<Arc<KubernetesClient>, KubernetesFailure>> {
+) -> Option<Result<(Arc<KubernetesClient>, String), KubernetesFailure>> {
     let spec = facts.spec(cluster)?.kubernetes.as_ref()?;
     Some(match access::of(facts, cluster, spec) {
         Err(failure) => Err(failure),
-        Ok(KubernetesAccess::Secret(secret)) => client_of(&mut Clients::new(), &secret, vault),
+        Ok(KubernetesAccess::Secret(secret)) => {
+            client_of(&mut Clients::new(), &secret, vault).map(|client| (client, String::new()))
+        }
         Ok(KubernetesAccess::AdminConf(file)) => {
-            let read = admin_conf::read(&file, (sessions, facts.meta.epoch)).await;
-            // Its address may be one of the control machine itself.
-            read.map(|(_, client)| Arc::new(client.with_fallbacks(access::addresses(facts, cluster))))
+            let read = admin_conf::read(&file, (sessions, facts.meta.epoch), &BTreeSet::new()).await;
+            read.map(|held| {
+                let name = held.name();
+                // Its address may be one of the control machine itself.
+                (Arc::new(held.client.with_fallbacks(access::addresses(facts, cluster))), name)
+            })
         }
     })
 }

@@ -314,6 +314,28 @@ impl Sessions {
     }
 }
 
+#[cfg(test)]
+impl Sessions {
+    /// Connect an agent that answers questions about its control plane like this.
+    pub(crate) fn connect_agent<T>(&self, id: MachineId, answer: impl Fn(ControlPlaneOp) -> T + Send + 'static)
+    where
+        T: Future<Output = Result<ControlPlaneReply, String>> + Send,
+    {
+        use futures_util::StreamExt as _;
+
+        let (_, mut outgoing) = self.open(id, Caller::nobody());
+        let sessions = self.clone();
+        tokio::spawn(async move {
+            while let Some(Ok(CoordinatorMessage { body: Some(Body::ControlPlaneCall(call)) })) = outgoing.next().await
+            {
+                let call = ControlPlaneCall::try_from(call).unwrap();
+                let result = answer(call.op).await;
+                sessions.control_plane_answered(id, ControlPlaneAnswer { id: call.id, result });
+            }
+        });
+    }
+}
+
 /// The coordinator's addresses as a message to an agent.
 pub(super) fn addresses_told(addresses: &Addresses) -> Body {
     Body::Addresses(wire::CoordinatorAddresses { addresses: addresses.clone().into() })

@@ -214,21 +214,16 @@ fn is_same_cluster(
     reply: KubernetesReply,
     now: Now,
 ) -> Result<KubernetesReply, KubernetesFailure> {
-    let (KubernetesReply::Nodes { cluster_uid: found, .. }
-    | KubernetesReply::Load { cluster_uid: found, .. }
-    | KubernetesReply::ControlPlane { cluster_uid: found, .. }) = &reply
-    else {
-        return Ok(reply);
-    };
+    let Some(found) = reply.cluster_uid().map(str::to_owned) else { return Ok(reply) };
     let known = tx.clusters.get(cluster).and_then(|row| row.kubernetes_uid.clone());
     match known {
-        Some(known) if known == *found || seeded_bug("believe-another-cluster") => Ok(reply),
-        Some(known) => Err(KubernetesFailure::AnotherCluster { known, found: found.clone() }),
+        Some(known) if known == found || seeded_bug("believe-another-cluster") => Ok(reply),
+        Some(known) => Err(KubernetesFailure::another_cluster(&known, &found)),
         None if !pins => Ok(reply),
         None => {
             let line = format!("cluster {cluster}: its Kubernetes is the one whose kube-system has UID {found}");
             if let Some(row) = tx.cluster_mut(cluster) {
-                row.kubernetes_uid = Some(found.clone());
+                row.kubernetes_uid = Some(found);
             }
             tx.audit(MUSTER, "kubernetes", AuditObject::Cluster(cluster), &line, now.wall_ms);
             Ok(reply)

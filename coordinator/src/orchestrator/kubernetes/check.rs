@@ -51,7 +51,7 @@ pub(super) async fn inspect(
     let deadline = Instant::now() + CHECK_MAX;
     let cluster_uid = within(deadline, async { cluster_uid(&mut client.session()).await }).await?;
     if let Some(known) = known.filter(|known| *known != cluster_uid) {
-        return Err(KubernetesFailure::AnotherCluster { known: known.to_owned(), found: cluster_uid });
+        return Err(KubernetesFailure::another_cluster(known, &cluster_uid));
     }
     let (version, missing, may_delete, control_plane, nodes, programs) = tokio::join!(
         within(deadline, version(client)),

@@ -402,6 +402,7 @@ fn admin_conf_is_read_on_ready_control_machines() {
     let holders = |facts: &Facts| match access::of(facts, &cluster(), &spec) {
         Ok(KubernetesAccess::AdminConf(file)) => {
             assert_eq!((&file.cluster, file.path.as_str()), (&cluster(), "/etc/kubernetes/admin.conf"));
+            assert_eq!(file.kubernetes_uid, facts.clusters[&cluster()].kubernetes_uid);
             Ok(file.holders.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>())
         }
         Ok(KubernetesAccess::Secret(_)) => panic!("a secret"),
@@ -410,6 +411,9 @@ fn admin_conf_is_read_on_ready_control_machines() {
     assert_eq!(holders(&facts), Ok(["control-1", "control-2", "control-3"].map(str::to_owned).to_vec()));
     facts.live.machines.get_mut(&machine("control-1")).expect("live").session = None;
     assert_eq!(holders(&facts), Ok(["control-2", "control-3", "control-1"].map(str::to_owned).to_vec()));
+    std::sync::Arc::make_mut(facts.clusters.get_mut(&cluster()).expect("a row")).kubernetes_uid = Some("u".to_owned());
+    std::sync::Arc::make_mut(facts.machines.get_mut(&machine("control-2")).expect("a row")).revoked = true;
+    assert_eq!(holders(&facts), Ok(["control-3", "control-1"].map(str::to_owned).to_vec()));
     for row in facts.machines.values_mut() {
         std::sync::Arc::make_mut(row).ready_at = None;
     }

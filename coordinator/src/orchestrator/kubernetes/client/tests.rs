@@ -4,11 +4,9 @@ use serde_json::json;
 
 use super::*;
 use crate::facts::kubernetes::{ControlServer, ControlState, Deletion, Eviction, NodeLoad, ScaleDown, ScaleDownBefore};
+use crate::orchestrator::kubernetes::test_server::{self, Reply, Seen, Server};
 
 mod failures;
-mod server;
-
-use server::{Reply, Seen, Server};
 
 fn node_ref() -> NodeRef {
     NodeRef { name: "node-1".to_owned(), uid: "uid-1".to_owned(), resource_version: "621".to_owned() }

@@ -13,8 +13,8 @@ use crate::{
     plan::secrets,
 };
 
-/// Control machines whose agents are asked for the file, one after another.
-const HOLDERS_MAX: usize = 3;
+/// Control machines at whose addresses the API server is tried.
+const ADDRESSES_MAX: usize = 3;
 
 /// The way to a cluster's API server.
 ///
@@ -40,13 +40,17 @@ pub fn of(facts: &Facts, cluster: &ClusterName, spec: &KubernetesSpec) -> Result
     };
     let is_disturbed = |row: &MachineRow| row.update.as_ref().is_some_and(|mine| mine.disturbed());
     rows.sort_by_key(|row| (Reverse(is_connected(row)), is_disturbed(row)));
-    let holders = rows.into_iter().filter_map(|row| Some((row.name.clone(), row.id?))).take(HOLDERS_MAX).collect();
-    Ok(KubernetesAccess::AdminConf(Arc::new(AdminConfFile { cluster: cluster.clone(), path: path.clone(), holders })))
+    Ok(KubernetesAccess::AdminConf(Arc::new(AdminConfFile {
+        cluster: cluster.clone(),
+        path: path.clone(),
+        kubernetes_uid: facts.clusters.get(cluster).and_then(|row| row.kubernetes_uid.clone()),
+        holders: rows.into_iter().filter_map(|row| Some((row.name.clone(), row.id?))).collect(),
+    })))
 }
 
 /// Addresses of the control machines.
 pub fn addresses(facts: &Facts, cluster: &ClusterName) -> Arc<[IpAddr]> {
-    holders(facts, cluster).filter_map(|row| row.internal_ip()?.parse().ok()).take(HOLDERS_MAX).collect()
+    holders(facts, cluster).filter_map(|row| row.internal_ip()?.parse().ok()).take(ADDRESSES_MAX).collect()
 }
 
 /// Control machines that have been Ready, and so may have the file.

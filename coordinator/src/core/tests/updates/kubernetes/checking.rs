@@ -78,7 +78,7 @@ fn check_of_sound_cluster_has_no_problem() {
 #[test]
 fn check_without_answer_says_why_alone() {
     let (fleet, _) = fleet(|_| {});
-    let another = KubernetesFailure::AnotherCluster { known: "a".to_owned(), found: "b".to_owned() };
+    let another = KubernetesFailure::another_cluster("a", "b");
     let sections = report(&fleet, Err(another));
     assert_eq!(sections.len(), 1);
     let [line] = &sections[0].lines[..] else { panic!("{sections:?}") };

@@ -38,7 +38,7 @@ async fn refused_connection_is_unreachable() {
 async fn wrong_ca_is_unreachable() {
     let server = Server::in_order(Vec::new()).await;
     let mut kubeconfig = server.kubeconfig();
-    kubeconfig.ca = server::other_ca();
+    kubeconfig.ca = test_server::other_ca();
     let text = unreachable(done(&KubernetesClient::new(&kubeconfig).unwrap(), &KubernetesOp::Nodes).await);
     assert!(text.contains("TLS handshake failed: invalid peer certificate: "), "{text}");
     assert!(server.seen().is_empty());

@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -14,7 +15,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{RootCertStore, ServerConfig, crypto::aws_lc_rs, pki_types::PrivateKeyDer, server::WebPkiClientVerifier};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
 
@@ -122,6 +123,20 @@ impl Server {
             ca: self.ca.pem(),
             credentials: Credentials::Token(Secret::new("t0ken".to_owned())),
         }
+    }
+
+    /// A file with a kubeconfig for it, with this token.
+    pub(super) fn file(&self, token: &str) -> String {
+        json!({
+            "current-context": "c",
+            "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
+            "clusters": [{ "name": "k", "cluster": {
+                "server": format!("https://{}", self.address),
+                "certificate-authority-data": STANDARD.encode(self.ca.pem()),
+            } }],
+            "users": [{ "name": "u", "user": { "token": token } }],
+        })
+        .to_string()
     }
 
     /// A client certificate that it accepts.
