@@ -3,16 +3,18 @@
 
 use std::{
     env,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 use muster_tests::{
     fleet::{TIME_LIMIT, wait_for},
-    kubernetes::{ClusterUnderTest, SCENARIOS},
+    kubernetes::{ClusterUnderTest, Refusal, SCENARIOS, clean_up},
 };
 use tempfile::TempDir;
+
+const KUBECONFIG: &str = "kubeconfig";
 
 /// A stand-in in a process of its own. Drop ends it.
 struct Served {
@@ -34,7 +36,7 @@ impl Served {
         let program = build.join("examples/serve");
         ensure!(program.is_file(), "there is no {}: test the whole workspace, as `make test` does", program.display());
         let directory = tempfile::tempdir()?;
-        let kubeconfig = directory.path().join("kubeconfig");
+        let kubeconfig = directory.path().join(KUBECONFIG);
         let child = Command::new(program).arg(&kubeconfig).arg("--bare").stdin(Stdio::piped()).spawn()?;
         let mut served = Self { child, directory };
         wait_for("the stand-in's kubeconfig", TIME_LIMIT, || {
@@ -45,16 +47,35 @@ impl Served {
         })?;
         Ok(served)
     }
+
+    /// The administrator's kubeconfig, and the directory with the journals of runs.
+    fn paths(&self) -> (PathBuf, PathBuf) {
+        (self.directory.path().join(KUBECONFIG), self.directory.path().join("records"))
+    }
 }
 
 fn run(name: &str) -> Result<()> {
     let served = Served::start()?;
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name).context("the scenario")?;
-    let records = served.directory.path().join("records");
-    let cluster = ClusterUnderTest::start(&served.directory.path().join("kubeconfig"), &records)?;
+    let (kubeconfig, records) = served.paths();
+    let cluster = ClusterUnderTest::start(&kubeconfig, &records)?;
     scenario.run(&cluster)?;
     cluster.end()?;
     ensure!(records.read_dir()?.next().is_none(), "nothing is left, so nothing is recorded");
+    Ok(())
+}
+
+/// A clean-up would take away what a run works with: it is refused for as long as the run lives.
+#[test]
+fn clean_up_beside_run_is_refused() -> Result<()> {
+    let served = Served::start()?;
+    let (kubeconfig, records) = served.paths();
+    let cluster = ClusterUnderTest::start(&kubeconfig, &records)?;
+    let refused = clean_up(&kubeconfig, &records).err().context("it cleaned up a run that lives")?;
+    let words = format!("{refused:#}");
+    ensure!(refused.is::<Refusal>() && words.contains(cluster.run()) && words.contains("still runs"), "{words}");
+    cluster.end()?;
+    ensure!(clean_up(&kubeconfig, &records)?.is_empty(), "the run removed everything itself");
     Ok(())
 }
 

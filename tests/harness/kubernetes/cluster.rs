@@ -304,14 +304,29 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if more == 0 { shown } else { format!("{shown} and {more} more") }
 }
 
+/// The journals of earlier runs in this cluster. A cluster in which one still runs is refused.
+fn journals_of(records: &Path, identity: &str) -> Result<Vec<Journal>> {
+    let mut journals = Journal::all(records)?;
+    journals.retain(|journal| journal.cluster() == identity);
+    if let Some(journal) = journals.iter().find(|journal| journal.in_use()) {
+        return Err(anyhow!(Refusal(format!(
+            "run {} still runs in this cluster, or is being cleaned up, for {} is locked: wait for its end, or end it \
+             by SIGINT. Nothing was changed",
+            journal.run(),
+            journal.path().display()
+        ))));
+    }
+    Ok(journals)
+}
+
 /// Refuse a cluster in which an earlier run left something, or in which one runs.
 fn refuse_leftovers(client: &Client, records: &Path, identity: &str) -> Result<()> {
-    let journals = Journal::all(records)?;
-    if let Some(journal) = journals.iter().find(|journal| journal.cluster() == identity) {
+    let journals = journals_of(records, identity)?;
+    if let Some(journal) = journals.first() {
         let (run, path, count) = (journal.run(), journal.path().display(), journal.all_made().len());
         return Err(anyhow!(Refusal(format!(
-            "run {run} still runs, or was ended in its middle and left up to {count} objects in this cluster; {path} \
-             lists them. Remove them by `make test-kubernetes KUBECONFIG=FILE ARGS=--clean-up`"
+            "run {run} was ended in its middle and left up to {count} objects in this cluster; {path} lists them. \
+             Remove them by `make test-kubernetes KUBECONFIG=FILE ARGS=--clean-up`"
         ))));
     }
     for collection in [NODES, NAMESPACES] {
@@ -347,13 +362,13 @@ fn refuse_nodes(client: &Client) -> Result<()> {
 /// the names of these runs.
 ///
 /// # Errors
-/// What could not be removed.
+/// [`Refusal`]: a run is still under way. Any other error: what could not be removed.
 pub fn clean_up(kubeconfig: &Path, records: &Path) -> Result<Vec<String>> {
     let kubeconfig = admin::read(kubeconfig)?;
     let client = Client::new(&kubeconfig)?;
     let identity = identity(&client)?;
     let mut runs = Vec::new();
-    for journal in Journal::all(records)?.into_iter().filter(|journal| journal.cluster() == identity) {
+    for journal in journals_of(records, &identity)? {
         let cluster = ClusterUnderTest::of(kubeconfig.clone(), client.clone(), journal)?;
         for node in cluster.journal.all_made().iter().filter(|made| is_in(&made.path, NODES)) {
             let is_it =
@@ -429,12 +444,12 @@ mod tests {
         all.map(|(kind, object)| format!("{kind} {}", name(&object))).collect()
     }
 
-    fn refusal(started: Result<ClusterUnderTest>) -> String {
-        let error = started.expect_err("it is refused");
+    fn refusal<T: fmt::Debug>(result: Result<T>) -> String {
+        let error = result.expect_err("it is refused");
         error.downcast_ref::<Refusal>().expect("a refusal").to_string()
     }
 
-    /// A run that was killed in its middle is named, and cleaned up by another process.
+    /// A run that was killed in its middle is named, and cleaned up by another process. Not while it lives.
     #[test]
     fn killed_run_is_cleaned_up() -> Result<()> {
         let (kubernetes, directory) = control_plane()?;
@@ -442,9 +457,15 @@ mod tests {
         let cluster = start(&directory)?;
         let stage = Stage::new(&cluster, "killed", Way::Recorded)?;
         stage.build()?;
-        // What a killed process leaves: no kubelet acts for its nodes any more.
         let run = cluster.run().to_owned();
+        let alive = content(&kubernetes);
+        for words in [refusal(clean(&directory)), refusal(start(&directory))] {
+            assert!(words.contains(&run) && words.contains("still runs"), "{words}");
+        }
+        assert_eq!(content(&kubernetes), alive);
+        // What a killed process leaves: no kubelet acts for its nodes any more, and its journal is not locked.
         stage.machines.iter().for_each(|machine| cluster.kubelets.remove(machine));
+        cluster.journal.unlock()?;
         mem::forget(stage);
         mem::forget(cluster);
         let words = refusal(start(&directory));

@@ -1,8 +1,9 @@
 //! What a run made, in a file: written before an object is made and once its UID is known, so that a run that was
-//! killed can be cleaned up by UID.
+//! killed can be cleaned up by UID. The run, or whoever cleans up after it, holds a lock on the file (flock), which
+//! ends with the process.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::Write as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -37,6 +38,8 @@ pub(super) struct Journal {
     run: String,
     /// UID of the cluster's kube-system.
     cluster: String,
+    /// Was it locked by somebody else when it was opened?
+    in_use: bool,
     content: Mutex<Content>,
 }
 
@@ -47,13 +50,15 @@ impl Journal {
         let path = directory.join(format!("{run}.{EXTENSION}"));
         let file = OpenOptions::new().append(true).create_new(true).open(&path);
         let file = file.with_context(|| format!("cannot create {}", path.display()))?;
+        file.try_lock().with_context(|| format!("cannot lock {}", path.display()))?;
         let content = Mutex::new(Content { file, made: Vec::new() });
-        let journal = Self { path, run: run.to_owned(), cluster: cluster.to_owned(), content };
+        let journal = Self { path, run: run.to_owned(), cluster: cluster.to_owned(), in_use: false, content };
         write(&mut journal.content().file, &json!({"run": run, "cluster": cluster}))?;
         Ok(journal)
     }
 
-    /// The journals of earlier runs in a directory. A journal without its first line is of a run that made nothing.
+    /// The journals in a directory, locked where nobody else has the lock. A journal without its first line is of a run
+    /// that made nothing.
     pub(super) fn all(directory: &Path) -> Result<Vec<Self>> {
         let Ok(entries) = fs::read_dir(directory) else { return Ok(Vec::new()) };
         let mut journals = Vec::new();
@@ -67,6 +72,13 @@ impl Journal {
     }
 
     fn open(path: PathBuf) -> Result<Option<Self>> {
+        let file = OpenOptions::new().append(true).open(&path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        let in_use = match file.try_lock() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(error)) => return Err(error).context(format!("cannot lock {}", path.display())),
+        };
         let content = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         // The last line may be torn.
         let mut lines = content.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -75,10 +87,9 @@ impl Journal {
         for line in lines {
             replay(&mut made, &line);
         }
-        let file = OpenOptions::new().append(true).open(&path)?;
         let content = Mutex::new(Content { file, made });
         let (run, cluster) = (text(&first, "/run").to_owned(), text(&first, "/cluster").to_owned());
-        Ok(Some(Self { path, run, cluster, content }))
+        Ok(Some(Self { path, run, cluster, in_use, content }))
     }
 
     fn content(&self) -> MutexGuard<'_, Content> {
@@ -125,6 +136,17 @@ impl Journal {
     /// UID of the cluster.
     pub(super) fn cluster(&self) -> &str {
         &self.cluster
+    }
+
+    /// Does its run live, or does somebody clean up after it?
+    pub(super) fn in_use(&self) -> bool {
+        self.in_use
+    }
+
+    /// Let go of the lock, as the end of the process does.
+    #[cfg(test)]
+    pub(super) fn unlock(&self) -> Result<()> {
+        Ok(self.content().file.unlock()?)
     }
 
     /// Where the journal is.
@@ -178,9 +200,13 @@ mod tests {
         let read = Journal::all(directory.path())?;
         let [read] = &read[..] else { panic!("{read:?}") };
         let made = |path: &str, uid: Option<&str>| Made { path: path.to_owned(), uid: uid.map(str::to_owned) };
-        assert_eq!((read.run(), read.cluster()), ("muster-test-1", "cluster"));
+        assert_eq!((read.run(), read.cluster(), read.in_use()), ("muster-test-1", "cluster", true));
         assert_eq!(read.all_made(), [made("/b", Some("2")), made("/c", None)]);
         assert_eq!(read.all_made(), journal.all_made());
+        drop(journal);
+        let free = Journal::all(directory.path())?;
+        assert!(matches!(&free[..], [one] if !one.in_use()));
+        assert!(Journal::all(directory.path())?.iter().all(Journal::in_use), "it is locked while it is open");
         read.end()?;
         assert!(Journal::all(directory.path())?.is_empty());
         Ok(())
