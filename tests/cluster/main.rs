@@ -28,6 +28,8 @@ enum Event {
     Ended(usize),
     /// Somebody wants the end of the run.
     Interrupted,
+    /// A pod of somebody else is where Muster would evict it.
+    Disturbed(String),
 }
 
 fn main() -> ExitCode {
@@ -71,7 +73,10 @@ fn run(args: &[String]) -> Result<ExitCode> {
     let (sender, receiver) = events;
     let under_test = Arc::clone(&cluster);
     let began = Instant::now();
-    thread::spawn(move || sender.send(Event::Ended(run_all(&scenarios, &under_test))));
+    let to_main = sender.clone();
+    thread::spawn(move || to_main.send(Event::Ended(run_all(&scenarios, &under_test))));
+    let watched = Arc::clone(&cluster);
+    thread::spawn(move || sender.send(Event::Disturbed(watched.wait_foreign_pod())));
     let ended = receiver.recv().context("the scenarios were not run")?;
     let cleaned = cluster.end();
     match ended {
@@ -79,6 +84,10 @@ fn run(args: &[String]) -> Result<ExitCode> {
             cleaned?;
             eprintln!("test-kubernetes: interrupted; everything that the run made is removed");
             Ok(INTERRUPTED.into())
+        }
+        Event::Disturbed(why) => {
+            cleaned?;
+            bail!(why)
         }
         Event::Ended(failed) => {
             let seconds = began.elapsed().as_secs();

@@ -2,7 +2,8 @@
 //! server with a controller-manager and a scheduler. Nodes and kubelets are the suite's own, and workloads run on these
 //! nodes only. `make test-kubernetes` runs it; end-to-end tests run it over the stand-in in a process of its own.
 //!
-//! The suite deletes what it made, each object by its UID, and refuses a cluster with nodes of somebody else.
+//! The suite deletes what it made, each object by its UID, and refuses a cluster with nodes of somebody else, or with
+//! pods of somebody else that would run on its nodes.
 
 use std::time::Duration;
 
@@ -68,6 +69,11 @@ fn is_terminating(object: &Value) -> bool {
 fn has_condition(object: &Value, kind: &str, status: &str) -> bool {
     let is_it = |condition: &Value| text(condition, "/type") == kind && text(condition, "/status") == status;
     list(object, "/status/conditions").iter().any(is_it)
+}
+
+/// Has the pod not started yet?
+fn is_pending(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "" | "Pending")
 }
 
 fn is_ready(object: &Value) -> bool {

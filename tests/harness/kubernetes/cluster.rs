@@ -17,16 +17,20 @@ use serde_json::Value;
 use super::{
     CLUSTER_LIMIT, LOOK_EVERY, RUN_LABEL, admin,
     client::Client,
+    is_pending,
     journal::{Journal, Made},
     kubelets::Kubelets,
     label, name,
     observer::Observer,
     rights, text, uid,
+    workloads::tolerates_runs,
 };
 use crate::fleet::{look_every, processes, programs::complain};
 
 const NODES: &str = "/api/v1/nodes";
 const NAMESPACES: &str = "/api/v1/namespaces";
+const PODS: &str = "/api/v1/pods";
+const DAEMON_SETS: &str = "/apis/apps/v1/daemonsets";
 /// Names in a message.
 const NAMES_MAX: usize = 5;
 
@@ -69,14 +73,15 @@ impl ClusterUnderTest {
     /// Start a run in the cluster of an administrator's kubeconfig. `records`: the directory with the journals of runs.
     ///
     /// # Errors
-    /// [`Refusal`]: it has nodes that are not the suite's, or an earlier run left something. Any other error: it cannot
-    /// be reached, or its controllers do not work.
+    /// [`Refusal`]: it has nodes that are not the suite's, workloads that would run on the suite's nodes, or an earlier
+    /// run left something. Any other error: it cannot be reached, or its controllers do not work.
     pub fn start(kubeconfig: &Path, records: &Path) -> Result<Self> {
         let kubeconfig = admin::read(kubeconfig)?;
         let client = Client::new(&kubeconfig)?;
         let identity = identity(&client)?;
         refuse_leftovers(&client, records, &identity)?;
         refuse_nodes(&client)?;
+        refuse_workloads(&client)?;
         let random = uuid::Uuid::new_v4().simple().to_string();
         let run = format!("muster-test-{}", random.get(..6).unwrap_or(&random));
         let journal = Journal::start(records, &run, &identity)?;
@@ -252,6 +257,18 @@ impl ClusterUnderTest {
         })
     }
 
+    /// Block until a pod of somebody else is bound to a node of this run, where Muster's drains would evict it. Returns
+    /// what to say about it.
+    #[must_use]
+    pub fn wait_foreign_pod(&self) -> String {
+        let pod = self.observer.wait_foreign_pod();
+        format!(
+            "{pod} and is not of this run: Muster's drains would evict it. So the run was ended, and Kubernetes deletes \
+             the pod with its node. Remove what makes such pods, or let their tolerations name the taints that they \
+             mean, and run the suite again"
+        )
+    }
+
     /// End the run: remove what it made, and then its journal. May be called again, and while a scenario runs: that one
     /// fails then.
     ///
@@ -355,6 +372,29 @@ fn refuse_nodes(client: &Client) -> Result<()> {
          only on one without nodes: an API server, a controller-manager and a scheduler. Nothing was changed",
         client.host(),
         names(nodes.iter().map(name))
+    ))))
+}
+
+/// Refuse a cluster in which pods of somebody else would be bound to the suite's nodes: those that wait for a node, and
+/// those that a DaemonSet makes for every node.
+fn refuse_workloads(client: &Client) -> Result<()> {
+    let named = |kind: &str, object: &Value| format!("{kind} {}/{}", text(object, "/metadata/namespace"), name(object));
+    let (pods, _) = client.list(PODS)?;
+    let waits =
+        |pod: &&Value| is_pending(pod) && text(pod, "/spec/nodeName").is_empty() && tolerates_runs(&pod["spec"]);
+    let mut found: Vec<String> = pods.iter().filter(waits).map(|pod| named("pod", pod)).collect();
+    let (sets, _) = client.list(DAEMON_SETS)?;
+    let admitted = |set: &&Value| tolerates_runs(&set["spec"]["template"]["spec"]);
+    found.extend(sets.iter().filter(admitted).map(|set| named("daemonset", set)));
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(anyhow!(Refusal(format!(
+        "pods of somebody else would run on this suite's nodes at {}, where they would be evicted, for they tolerate \
+         every taint: {}. Remove them (`kubectl delete`), or let their tolerations name the taints that they mean. \
+         Nothing was changed",
+        client.host(),
+        names(found.iter().map(String::as_str))
     ))))
 }
 
@@ -491,6 +531,48 @@ mod tests {
         assert!(words.contains("muster-test-other") && words.contains("no record"), "{words}");
         assert_eq!(content(&kubernetes), before);
         Ok(())
+    }
+
+    /// A pod as an operator makes it for every node, whatever its taints.
+    fn pod_for_every_node() -> Value {
+        json!({"tolerations": [{"operator": "Exists"}], "containers": [{"name": "c", "image": "fake"}]})
+    }
+
+    /// Pods of somebody else that would run on the suite's nodes keep it away, and they are named.
+    #[test]
+    fn workloads_for_every_node_are_refused() -> Result<()> {
+        let (kubernetes, directory) = control_plane()?;
+        let template = json!({"metadata": {"labels": {"app": "proxy"}}, "spec": pod_for_every_node()});
+        let set = json!({"metadata": {"name": "proxy"}, "spec": {"template": template}});
+        kubernetes.put("daemonsets.apps", "kube-system", set)?;
+        kubernetes.put("pods", "default", json!({"metadata": {"name": "waits"}, "spec": pod_for_every_node()}))?;
+        kubernetes.bare_pod("default", "tolerates-nothing", None)?;
+        let before = content(&kubernetes);
+        let words = refusal(start(&directory));
+        assert!(words.contains("pod default/waits, daemonset kube-system/proxy. Remove them"), "{words}");
+        assert_eq!(content(&kubernetes), before);
+        kubernetes.remove("daemonsets.apps", "kube-system", "proxy")?;
+        kubernetes.remove("pods", "default", "waits")?;
+        start(&directory)?.end()
+    }
+
+    /// A pod of somebody else that is bound to the run's nodes later is named, and no kubelet acts for it.
+    #[test]
+    fn foreign_pod_is_named_and_left_alone() -> Result<()> {
+        let (kubernetes, directory) = control_plane()?;
+        let cluster = start(&directory)?;
+        let stage = Stage::new(&cluster, "foreign", Way::Recorded)?;
+        stage.build()?;
+        kubernetes.put("pods", "default", json!({"metadata": {"name": "late"}, "spec": pod_for_every_node()}))?;
+        cluster.wait("a pod of somebody else on a node of the run", |seen| seen.foreign.is_some())?;
+        let words = cluster.wait_foreign_pod();
+        assert!(words.contains(&format!("pod default/late is on node {}", stage.namespace())), "{words}");
+        // Pods of the run that come later are started meanwhile.
+        stage.add_bare_pod("bare")?;
+        let pod = kubernetes.object("pods", "default", "late").context("it is left")?;
+        assert!(is_pending(&pod), "{pod}");
+        drop(stage);
+        cluster.end()
     }
 
     /// An object that was made anew under a recorded name is somebody else's.

@@ -1,6 +1,6 @@
 //! The kubelets of the suite's nodes, all in one thread: they renew the nodes' Leases, let bound pods run and become
 //! ready, and confirm the end of terminating pods, as kubelets do: by the status subresource, and by a deletion without
-//! grace that names the pod's UID.
+//! grace that names the pod's UID. Pods of somebody else are left alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, MERGE, STRATEGIC},
-    is_ready, is_terminating, list, name,
+    is_pending, is_ready, is_terminating, list, name,
     observer::Observer,
     text, uid, workloads,
 };
@@ -112,7 +112,7 @@ impl Work {
             let nodes = self.shared.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let (pods, known): (Vec<Value>, Vec<Value>) = {
                 let seen = self.observer.seen();
-                let here = |pod: &&Value| nodes.contains(text(pod, "/spec/nodeName"));
+                let here = |pod: &&Value| seen.is_own(pod) && nodes.contains(text(pod, "/spec/nodeName"));
                 let known = nodes.iter().filter_map(|node| seen.nodes.get(node).cloned()).collect();
                 (seen.pods.values().filter(here).cloned().collect(), known)
             };
@@ -180,9 +180,8 @@ impl Work {
             }
             return Ok(());
         }
-        let pending = matches!(text(pod, "/status/phase"), "" | "Pending");
         let runs = text(pod, "/status/phase") == "Running";
-        let starts = pending && self.age("bound", pod) >= POD_START;
+        let starts = is_pending(pod) && self.age("bound", pod) >= POD_START;
         if (starts || (runs && !is_ready(pod))) && self.may("start", pod) {
             let status = self.running(pod)?;
             let path = format!("{path}/status");

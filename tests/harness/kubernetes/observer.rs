@@ -1,6 +1,6 @@
 //! A view of the cluster from outside of Muster, by two watches: pods and nodes as they are, the fewest ready replicas
-//! of every workload, and the pods that left by other means than an eviction. A watch shows every state in its order,
-//! so no short dip is missed.
+//! of every workload, the pods that left by other means than an eviction, and pods of somebody else on the run's nodes.
+//! A watch shows every state in its order, so no short dip is missed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -53,11 +53,18 @@ pub(super) struct Seen {
     evicted: BTreeSet<String>,
     /// Was a node schedulable or cordoned? Every state since the sampling began, in order.
     cordons: BTreeMap<String, Vec<bool>>,
+    /// The first pod of somebody else that was bound to a node of the run, and where.
+    pub(super) foreign: Option<String>,
     /// The last failure of a watch, for messages.
     pub(super) failure: Option<String>,
 }
 
 impl Seen {
+    /// Is it a pod of the run: with its label, or in a namespace of its own?
+    pub(super) fn is_own(&self, pod: &Value) -> bool {
+        label(pod, RUN_LABEL) == self.run || text(pod, "/metadata/namespace").starts_with(&self.run)
+    }
+
     /// Ready pods of an app that stay.
     fn ready(&self, namespace: &str, app: &str) -> usize {
         let counts = |pod: &&Value| label(pod, "app") == app && is_ready(pod) && !is_terminating(pod);
@@ -81,6 +88,11 @@ impl Seen {
         let key = (text(object, "/metadata/namespace").to_owned(), name(object).to_owned());
         if self.sampled.as_ref() == Some(&key.0) && label(object, RUN_LABEL) == self.run {
             self.judge(object, gone);
+        }
+        let node = text(object, "/spec/nodeName");
+        // The names of the run's nodes and namespaces begin with its own.
+        if !self.is_own(object) && node.starts_with(&self.run) {
+            self.foreign.get_or_insert_with(|| format!("pod {}/{} is on node {node}", key.0, key.1));
         }
         let app = (key.0.clone(), label(object, "app").to_owned());
         match gone {
@@ -174,6 +186,17 @@ impl Observer {
     pub(super) fn pause(&self, time: Duration) {
         let seen = lock(&self.shared.seen);
         drop(self.shared.changed.wait_timeout(seen, time).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Block until a pod of somebody else was bound to a node of the run. Returns the pod and its node.
+    pub(super) fn wait_foreign_pod(&self) -> String {
+        let mut seen = self.seen();
+        loop {
+            if let Some(foreign) = &seen.foreign {
+                return foreign.clone();
+            }
+            seen = self.shared.changed.wait(seen).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Wait until a condition holds.
@@ -307,7 +330,7 @@ mod tests {
 
     fn pod(name: &str, ready: bool) -> Value {
         json!({
-            "metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": "web", RUN_LABEL: "r"}},
+            "metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": "web", RUN_LABEL: "run"}},
             "status": {"conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]},
         })
     }
@@ -315,7 +338,7 @@ mod tests {
     fn observer(pods: &[Value]) -> Observer {
         let shared = Arc::new(Shared::default());
         let observer = Observer { shared, tasks: Arc::new(Tasks(Vec::new())) };
-        observer.seen().run = "r".to_owned();
+        observer.seen().run = "run".to_owned();
         observer.seen().replace("pods", pods);
         observer.sample("shop", &["web"]);
         observer
@@ -329,6 +352,25 @@ mod tests {
         observer.seen().take("pods", &pod("a", true), false);
         assert!(observer.kept(&[("web", 1)]).is_ok());
         assert!(observer.kept(&[("web", 2)]).is_err());
+    }
+
+    /// However short it was there.
+    #[test]
+    fn foreign_pod_on_own_node_is_seen() {
+        let bound = |namespace: &str, labels: Value, node: &str| {
+            let metadata = json!({"name": "a", "namespace": namespace, "labels": labels});
+            json!({"metadata": metadata, "spec": {"nodeName": node}})
+        };
+        let observer = observer(&[]);
+        let take = |pod: Value, gone: bool| observer.seen().take("pods", &pod, gone);
+        take(bound("shop", json!({RUN_LABEL: "run"}), "run-1"), false);
+        take(bound("run-stage", json!({}), "run-1"), false);
+        take(bound("shop", json!({}), ""), false);
+        take(bound("shop", json!({}), "other"), false);
+        assert_eq!(observer.seen().foreign, None);
+        take(bound("shop", json!({}), "run-1"), false);
+        take(bound("shop", json!({}), "run-1"), true);
+        assert_eq!(observer.seen().foreign.as_deref(), Some("pod shop/a is on node run-1"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{RUN_LABEL, STAGE_LABEL, TYPE_LABEL};
+use super::{RUN_LABEL, STAGE_LABEL, TYPE_LABEL, list, text};
 
 /// Name of every pod's container.
 pub(super) const CONTAINER: &str = "c";
@@ -39,7 +39,7 @@ impl Place {
         json!({"app": app, RUN_LABEL: self.run})
     }
 
-    /// A node that tolerates only this run's pods.
+    /// A node whose taint only this run's pods tolerate, and those that tolerate every taint.
     pub(super) fn node(&self, name: &str, machine_type: &str, address: &str, boot_id: &str) -> Value {
         let size = json!({"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"});
         json!({
@@ -193,6 +193,15 @@ impl Place {
     }
 }
 
+/// Do pods of this spec tolerate the taint of every run's nodes, whatever its value?
+pub(super) fn tolerates_runs(spec: &Value) -> bool {
+    list(spec, "/tolerations").iter().any(|toleration| {
+        text(toleration, "/operator") == "Exists"
+            && matches!(text(toleration, "/key"), "" | RUN_LABEL)
+            && matches!(text(toleration, "/effect"), "" | "NoSchedule")
+    })
+}
+
 /// Conditions of a node whose kubelet is well.
 pub(super) fn node_conditions() -> Value {
     let now = format!("{:.0}", Timestamp::now());
@@ -213,4 +222,29 @@ pub(super) fn node_conditions() -> Value {
         ("Ready", "True", "KubeletReady"),
     ];
     all.map(condition).to_vec().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tolerations_of_every_taint_are_known() {
+        let tolerates = |toleration: Value| tolerates_runs(&json!({"tolerations": [toleration]}));
+        for toleration in [
+            json!({"operator": "Exists"}),
+            json!({"operator": "Exists", "effect": "NoSchedule"}),
+            json!({"operator": "Exists", "key": RUN_LABEL}),
+        ] {
+            assert!(tolerates(toleration.clone()), "{toleration}");
+        }
+        for toleration in [
+            json!({"operator": "Exists", "effect": "NoExecute"}),
+            json!({"operator": "Exists", "key": "node-role.kubernetes.io/control-plane"}),
+            json!({"operator": "Equal", "key": RUN_LABEL, "value": "another"}),
+        ] {
+            assert!(!tolerates(toleration.clone()), "{toleration}");
+        }
+        assert!(!tolerates_runs(&json!({})));
+    }
 }
