@@ -23,17 +23,18 @@ use std::{collections::BTreeMap, fs};
 use anyhow::{Context as _, Result, ensure};
 use muster_kubernetes_stand_in::{Allowance, Config, Kind, Kubernetes, LoggedRequest, PodTraits, Rule};
 use muster_proto::{model::Reason, resource::Machine};
-use muster_tests::fleet::{
-    Fleet, TIME_LIMIT,
-    manifest::{bash, cluster},
-    wait_for,
+use muster_tests::{
+    fleet::{
+        Fleet, TIME_LIMIT,
+        manifest::{bash, cluster},
+        wait_for,
+    },
+    kubernetes::{self, SCALE_DOWN_DISABLED},
 };
 use serde_json::{Value, json};
 
 /// Token of the account that packaging/kubernetes/rbac.yaml makes.
 const TOKEN: &str = "coordinators-token";
-/// The annotation by which the cluster-autoscaler leaves a node alone.
-const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 const USER: &str = "system:serviceaccount:muster:coordinator";
 /// Kills below which a run proves too little: two patches for each of five nodes, and evictions.
 const KILLS_MIN: usize = 12;
@@ -147,16 +148,9 @@ fn changes(kubernetes: &Kubernetes) -> Vec<LoggedRequest> {
     kubernetes.requests().into_iter().filter(|request| request.user == USER && changes(request)).collect()
 }
 
-/// Each node is as before: schedulable, without an annotation of Muster's.
+/// Each node is as before: schedulable, without an annotation of a drain.
 fn is_given_back(kubernetes: &Kubernetes) -> Result<()> {
-    for node in kubernetes.objects("nodes") {
-        let (name, cordoned) = (&node["metadata"]["name"], &node["spec"]["unschedulable"]);
-        ensure!(cordoned.as_bool() != Some(true), "{name} is cordoned");
-        let annotations =
-            node["metadata"]["annotations"].as_object().map(|map| map.keys().cloned().collect::<Vec<_>>());
-        ensure!(!annotations.iter().flatten().any(|key| key.starts_with("muster/")), "{name}: {annotations:?}");
-    }
-    Ok(())
+    kubernetes.objects("nodes").iter().try_for_each(|node| kubernetes::is_given_back(node, false))
 }
 
 /// The workloads kept what their budgets promise, pods left by eviction alone, and no right was missing.

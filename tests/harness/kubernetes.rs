@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 mod admin;
@@ -32,6 +33,11 @@ pub const RUN_LABEL: &str = "muster-test/run";
 const STAGE_LABEL: &str = "muster-test/stage";
 /// Label with the type of a node's machine.
 const TYPE_LABEL: &str = "muster-test/type";
+
+/// The annotation by which the cluster-autoscaler leaves a node alone while it is "true".
+pub const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+/// The annotation by which an operator keeps a node cordoned.
+pub const KEEP_CORDONED: &str = "muster/keep-cordoned";
 
 /// Timeout of every wait for the cluster's controllers. A real one may be busy.
 const CLUSTER_LIMIT: Duration = Duration::from_secs(120);
@@ -82,4 +88,42 @@ fn is_ready(object: &Value) -> bool {
 
 fn is_cordoned(node: &Value) -> bool {
     node.pointer("/spec/unschedulable").and_then(Value::as_bool) == Some(true)
+}
+
+/// Is the node as it was before its drain? Cordoned only if it was then, and without the annotations that a drain sets:
+/// Muster's own, and the cluster-autoscaler's.
+///
+/// # Errors
+/// What is otherwise.
+pub fn is_given_back(node: &Value, was_cordoned: bool) -> Result<()> {
+    let (name, cordoned) = (name(node), is_cordoned(node));
+    ensure!(cordoned == was_cordoned, "{name} is cordoned: {cordoned}, not {was_cordoned}");
+    let is_of_drain = |key: &str, value: &Value| {
+        (key.starts_with("muster/") && key != KEEP_CORDONED) || (key == SCALE_DOWN_DISABLED && value == "true")
+    };
+    let annotations = node["metadata"]["annotations"].as_object().into_iter().flatten();
+    let left: Vec<&String> = annotations.filter(|(key, value)| is_of_drain(key, value)).map(|(key, _)| key).collect();
+    ensure!(left.is_empty(), "{name} bears {left:?}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_annotation_of_a_drain_is_known() {
+        let given_back = |annotations: Value| is_given_back(&json!({"metadata": {"annotations": annotations}}), false);
+        assert!(given_back(Value::Null).is_ok());
+        assert!(given_back(json!({"node.alpha.kubernetes.io/ttl": "0", KEEP_CORDONED: "true"})).is_ok());
+        assert!(given_back(json!({SCALE_DOWN_DISABLED: "false"})).is_ok(), "an operator's value");
+        assert!(given_back(json!({SCALE_DOWN_DISABLED: "true"})).is_err());
+        for key in ["muster/drained-for", "muster/scale-down-disabled-before"] {
+            assert!(given_back(json!({key: ""})).is_err(), "{key}");
+        }
+        assert!(is_given_back(&json!({}), true).is_err());
+        assert!(is_given_back(&json!({"spec": {"unschedulable": true}}), true).is_ok());
+    }
 }

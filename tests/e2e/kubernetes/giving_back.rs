@@ -74,13 +74,8 @@ fn recovered_coordinator_gives_back() -> Result<()> {
     fleet.done()
 }
 
-/// Each node is as before: the one that its operator cordoned is cordoned, and none bears an annotation of Muster's.
+/// Each node is as before: the one that its operator cordoned is cordoned, and none bears an annotation of a drain.
 pub(super) fn are_given_back_but(kubernetes: &Kubernetes, kept: &str) -> Result<()> {
-    for node in kubernetes.objects("nodes") {
-        let name = node["metadata"]["name"].as_str().context("a name")?;
-        let cordoned = node["spec"]["unschedulable"].as_bool() == Some(true);
-        ensure!(cordoned == (name == kept), "{name}: cordoned {cordoned}");
-        ensure!(node["metadata"]["annotations"]["muster/drained-for"].is_null(), "{name}: {node}");
-    }
-    Ok(())
+    let nodes = kubernetes.objects("nodes");
+    nodes.iter().try_for_each(|node| kubernetes::is_given_back(node, node["metadata"]["name"] == kept))
 }

@@ -61,7 +61,7 @@ fn operators_cordons_are_respected() -> Result<()> {
     held.let_go(&kubernetes)?;
     waits_for_first(&fleet, kept)?;
     kubernetes.modify("nodes", "", kept, |node| {
-        node["metadata"]["annotations"]["muster/keep-cordoned"] = json!("true");
+        node["metadata"]["annotations"][kubernetes::KEEP_CORDONED] = json!("true");
     })?;
     fs::write(format!("{go}-{kept}"), "")?;
     is_at(&fleet, kept, "2.0")?;

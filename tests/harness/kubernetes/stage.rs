@@ -10,7 +10,7 @@ use super::{
     STAGE_LABEL, admin,
     client::{Client, MERGE},
     cluster::ClusterUnderTest,
-    is_cordoned, is_ready, label, list, name,
+    is_cordoned, is_given_back, is_ready, label, list, name,
     observer::Seen,
     relay::Relay,
     text, uid,
@@ -256,17 +256,13 @@ impl<'c> Stage<'c> {
         self.cluster.wait("the operator's cordon", |seen| seen.nodes.get(node).is_some_and(is_cordoned))
     }
 
-    /// Each node is as before: only `kept` is cordoned, and none bears an annotation of Muster's.
+    /// Each node is as before: only `kept` is cordoned, and none bears an annotation of a drain.
     pub(super) fn is_given_back(&self, kept: Option<&str>) -> Result<()> {
         for machine in &self.machines {
             let path = format!("/api/v1/nodes/{machine}");
             let node = self.cluster.client().get(&path)?.unwrap_or_default();
             ensure!(name(&node) == machine, "node {machine} is gone");
-            let wanted = kept == Some(machine.as_str());
-            ensure!(is_cordoned(&node) == wanted, "{machine} is cordoned: {}, not {wanted}", is_cordoned(&node));
-            let annotations = node["metadata"]["annotations"].as_object().into_iter().flatten();
-            let own: Vec<&String> = annotations.map(|(key, _)| key).filter(|key| key.starts_with("muster/")).collect();
-            ensure!(own.is_empty(), "{machine} bears {own:?}");
+            is_given_back(&node, kept == Some(machine.as_str()))?;
         }
         Ok(())
     }
