@@ -89,6 +89,21 @@ fn all_ready(kubernetes: &Kubernetes) -> Result<()> {
     })
 }
 
+/// A Deployment of one pod whose budget never lets it go: the machine that has it, and the pod.
+fn pod_that_stays(kubernetes: &Kubernetes) -> Result<(&'static str, String)> {
+    kubernetes.deployment("shop", "alone", 1)?;
+    kubernetes.budget("shop", "alone", Allowance::MinAvailable(1))?;
+    wait_for("the budget's numbers", TIME_LIMIT, || {
+        let budget = kubernetes.object("poddisruptionbudgets.policy", "shop", "alone").context("the budget")?;
+        Ok((budget["status"]["currentHealthy"] == 1).then_some(()))
+    })?;
+    let found = MACHINES.iter().find_map(|machine| {
+        let pods = kubernetes.pods_on(machine);
+        pods.into_iter().find(|pod| pod.contains("alone")).map(|pod| (*machine, pod))
+    });
+    found.context("the pod's node")
+}
+
 /// The manifest of a release.
 fn manifest(fleet: &Fleet, release: u32, more: &[&str]) -> String {
     let item = bash("install", "deploy", &fleet.effects_log(), "sleep 0.1", &[]);
@@ -217,15 +232,10 @@ fn check_finds_what_stands_in_the_way() -> Result<()> {
     for _ in 0..2 {
         check(0, &clean)?.says(&["Nothing stands in the way"])?;
     }
-    kubernetes.deployment("shop", "alone", 1)?;
-    kubernetes.budget("shop", "alone", Allowance::MinAvailable(1))?;
+    pod_that_stays(&kubernetes)?;
     kubernetes.daemonset("kube-system", "kured")?;
     kubernetes.deployment("kube-system", "cluster-autoscaler", 0)?;
     kubernetes.put("cronjobs.batch", "kube-system", json!({"metadata": {"name": "descheduler"}, "spec": {}}))?;
-    wait_for("the budget's numbers", TIME_LIMIT, || {
-        let budget = kubernetes.object("poddisruptionbudgets.policy", "shop", "alone").context("the budget")?;
-        Ok((budget["status"]["currentHealthy"] == 1).then_some(()))
-    })?;
     // Its pod is on a machine's node now.
     kubernetes.modify("nodes", "", "worker-2", |node| node["spec"]["unschedulable"] = Value::Bool(true))?;
     kubernetes.add_node("spare", "10.0.0.99", "another boot")?;
@@ -300,16 +310,7 @@ fn check_finds_orders_to_other_programs() -> Result<()> {
 #[test]
 fn undrainable_machine_is_named_and_deferred() -> Result<()> {
     let (fleet, kubernetes) = deployed("undrainable")?;
-    kubernetes.deployment("shop", "alone", 1)?;
-    kubernetes.budget("shop", "alone", Allowance::MinAvailable(1))?;
-    let node = wait_for("the pod's node", TIME_LIMIT, || {
-        let on = |machine: &&&str| kubernetes.pods_on(machine).iter().any(|pod| pod.contains("alone"));
-        Ok(MACHINES.iter().find(on).copied())
-    })?;
-    wait_for("the budget's numbers", TIME_LIMIT, || {
-        let budget = kubernetes.object("poddisruptionbudgets.policy", "shop", "alone").context("the budget")?;
-        Ok((budget["status"]["currentHealthy"] == 1).then_some(()))
-    })?;
+    let (node, _) = pod_that_stays(&kubernetes)?;
     fleet.apply(&manifest(&fleet, 2, &[]))?;
     fleet.ctl(&["plan", "e2e"])?.exits(0)?.says(&[node, "cannot be drained", "shop/alone"])?;
     let ran = fleet.ctl(&["update", "e2e", "--yes"])?.exits(4)?;
@@ -326,16 +327,6 @@ fn undrainable_machine_is_named_and_deferred() -> Result<()> {
     fleet.done()
 }
 
-/// Are all machines at this release?
-fn are_at(fleet: &Fleet, release: &str) -> bool {
-    let at = |machines: BTreeMap<String, Machine>| {
-        machines
-            .values()
-            .all(|machine| machine.status.release.as_deref() == Some(release) && machine.status.state == "Ready")
-    };
-    fleet.machines().is_ok_and(at)
-}
-
 /// The coordinator is killed after every change that it makes in the cluster, and the API server is killed as well.
 #[test]
 fn kills_leave_no_node_cordoned() -> Result<()> {
@@ -350,11 +341,7 @@ fn kills_leave_no_node_cordoned() -> Result<()> {
     let mut kills = 0;
     loop {
         let before = changes(&kubernetes).len();
-        let ended = wait_for("a change in the cluster, or the end of the update", TIME_LIMIT, || {
-            let ended = are_at(&fleet, "2.0");
-            Ok((ended || changes(&kubernetes).len() > before).then_some(ended))
-        })?;
-        if ended {
+        if fleet.changed_or_at("2.0", || changes(&kubernetes).len() > before)? {
             break;
         }
         fleet.kill_coordinator()?;
@@ -368,9 +355,7 @@ fn kills_leave_no_node_cordoned() -> Result<()> {
     ensure!(kills >= KILLS_MIN, "{kills} kills: it was not killed at every kind of point");
     update.kill()?;
     update.wait()?;
-    wait_for("the end of the rollout", TIME_LIMIT, || {
-        Ok(fleet.ctl(&["watch", "e2e"])?.exits(0).is_ok().then_some(()))
-    })?;
+    fleet.wait_rollout()?;
     giving_back::are_given_back_but(&kubernetes, kept)?;
     for node in kubernetes.objects("nodes") {
         let (name, value) = (&node["metadata"]["name"], &node["metadata"]["annotations"][SCALE_DOWN_DISABLED]);

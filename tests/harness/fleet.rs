@@ -337,6 +337,35 @@ impl Fleet {
         machines::of(self.ctl(&machines::one(name))?)?.remove(name).context("the machine")
     }
 
+    /// Are all machines Ready at this release?
+    #[must_use]
+    pub fn are_at(&self, release: &str) -> bool {
+        let is_at =
+            |machine: &Machine| machine.status.release.as_deref() == Some(release) && machine.status.state == "Ready";
+        self.machines().is_ok_and(|machines| machines.values().all(is_at))
+    }
+
+    /// Waits until an update changed something elsewhere, or all machines are Ready at its release. Returns: are they?
+    ///
+    /// # Errors
+    /// Fails on timeout. The coordinator may be down meanwhile.
+    pub fn changed_or_at(&self, release: &str, changed: impl Fn() -> bool) -> Result<bool> {
+        wait_for("a change, or the end of the update", self.time_limit, || {
+            let ended = self.are_at(release);
+            Ok((ended || changed()).then_some(ended))
+        })
+    }
+
+    /// Waits until musterctl says that the rollout ended well. It may say before that a person is needed.
+    ///
+    /// # Errors
+    /// Fails on timeout.
+    pub fn wait_rollout(&self) -> Result<()> {
+        wait_for("the end of the rollout", self.time_limit, || {
+            Ok(self.ctl(&["watch", CLUSTER])?.exits(0).is_ok().then_some(()))
+        })
+    }
+
     /// Polls musterctl until a machine satisfies a condition.
     ///
     /// # Errors

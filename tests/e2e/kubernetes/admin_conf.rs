@@ -56,9 +56,7 @@ fn rotated_admin_conf_is_read_again() -> Result<()> {
     })?;
     write(&path, &kubernetes.kubeconfig(SECOND)?)?;
     // Until the file is read again, watch says that the update needs a person.
-    wait_for("the end of the rollout", TIME_LIMIT, || {
-        Ok(fleet.ctl(&["watch", "e2e"])?.exits(0).is_ok().then_some(()))
-    })?;
+    fleet.wait_rollout()?;
     fleet.wait_ready(6)?;
     is_given_back(&kubernetes)?;
     budgets_held(&kubernetes)?;

@@ -8,21 +8,6 @@ fn right_to_delete() -> Result<Vec<Rule>> {
     Rule::of_cluster_roles(&fs::read_to_string(path)?)
 }
 
-/// A Deployment of one pod whose budget never lets it go: the machine that has it, and the pod.
-fn pod_that_stays(kubernetes: &Kubernetes) -> Result<(&'static str, String)> {
-    kubernetes.deployment("shop", "alone", 1)?;
-    kubernetes.budget("shop", "alone", Allowance::MinAvailable(1))?;
-    wait_for("the budget's numbers", TIME_LIMIT, || {
-        let budget = kubernetes.object("poddisruptionbudgets.policy", "shop", "alone").context("the budget")?;
-        Ok((budget["status"]["currentHealthy"] == 1).then_some(()))
-    })?;
-    let found = MACHINES.iter().find_map(|machine| {
-        let pods = kubernetes.pods_on(machine);
-        pods.into_iter().find(|pod| pod.contains("alone")).map(|pod| (*machine, pod))
-    });
-    found.context("the pod's node")
-}
-
 fn deletions(kubernetes: &Kubernetes) -> Vec<LoggedRequest> {
     let requests = kubernetes.requests().into_iter();
     requests.filter(|request| request.user == USER && request.verb == "delete").collect()

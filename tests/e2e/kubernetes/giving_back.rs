@@ -20,11 +20,7 @@ fn abort_at_every_stage_gives_back() -> Result<()> {
     for after in 1.. {
         kubernetes.clear_requests();
         fleet.ctl(&["update", "e2e", "--yes", "--detach"])?.exits(0)?;
-        let ended = wait_for("a change in the cluster, or the end of the update", TIME_LIMIT, || {
-            let ended = are_at(&fleet, "2.0");
-            Ok((ended || changes(&kubernetes).len() >= after).then_some(ended))
-        })?;
-        if ended {
+        if fleet.changed_or_at("2.0", || changes(&kubernetes).len() >= after)? {
             break;
         }
         fleet.ctl(&["abort", "e2e", "--yes"])?.exits(0)?;
@@ -32,7 +28,7 @@ fn abort_at_every_stage_gives_back() -> Result<()> {
         fleet.ctl(&["watch", "e2e"])?;
         are_given_back_but(&kubernetes, kept)?;
         budgets_held(&kubernetes)?;
-        if are_at(&fleet, "2.0") {
+        if fleet.are_at("2.0") {
             break;
         }
     }

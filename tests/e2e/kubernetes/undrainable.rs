@@ -114,7 +114,7 @@ fn undrainable_control_machine_holds_workers() -> Result<()> {
     fleet.ctl(&["retry", "control-2"])?.exits(0)?;
     fleet.ctl(&["watch", "e2e"])?.exits(0)?;
     fleet.wait_ready(MACHINES.len())?;
-    ensure!(are_at(&fleet, "2.0"));
+    ensure!(fleet.are_at("2.0"));
     is_given_back(&kubernetes)?;
     kept_ready(&kubernetes, &[])?;
     fleet.done()

@@ -4,9 +4,8 @@ use anyhow::{Result, ensure};
 
 use super::{
     ClusterUnderTest, is_cordoned,
-    stage::{Stage, TIME_LIMIT, Way},
+    stage::{Stage, Way},
 };
-use crate::fleet::{Fleet, wait_for};
 
 /// The coordinator is killed at this many points, and the rest of the update goes on undisturbed.
 const KILLS_MAX: usize = 12;
@@ -127,15 +126,6 @@ fn undrainable_machine_is_deferred(cluster: &ClusterUnderTest) -> Result<()> {
     stage.end(fleet)
 }
 
-/// Are all machines at this release?
-fn are_at(fleet: &Fleet, release: &str) -> bool {
-    fleet.machines().is_ok_and(|machines| {
-        machines
-            .values()
-            .all(|machine| machine.status.release.as_deref() == Some(release) && machine.status.state == "Ready")
-    })
-}
-
 /// The coordinator is killed after each of the first changes that it makes in the cluster.
 fn kills_leave_no_node_cordoned(cluster: &ClusterUnderTest) -> Result<()> {
     let (stage, mut fleet) = Stage::deployed(cluster, "kills", Way::Recorded)?;
@@ -147,11 +137,7 @@ fn kills_leave_no_node_cordoned(cluster: &ClusterUnderTest) -> Result<()> {
     let mut kills = 0;
     while kills < KILLS_MAX {
         let before = stage.relay.changes().len();
-        let ended = wait_for("a change in the cluster, or the end of the update", TIME_LIMIT, || {
-            let ended = are_at(&fleet, "2.0");
-            Ok((ended || stage.relay.changes().len() > before).then_some(ended))
-        })?;
-        if ended {
+        if fleet.changed_or_at("2.0", || stage.relay.changes().len() > before)? {
             break;
         }
         fleet.kill_coordinator()?;
@@ -161,9 +147,7 @@ fn kills_leave_no_node_cordoned(cluster: &ClusterUnderTest) -> Result<()> {
     ensure!(kills >= KILLS_MIN, "{kills} kills: it was not killed at every kind of point");
     update.kill()?;
     update.wait()?;
-    wait_for("the end of the rollout", TIME_LIMIT, || {
-        Ok(fleet.ctl(&["watch", "e2e"])?.exits(0).is_ok().then_some(()))
-    })?;
+    fleet.wait_rollout()?;
     fleet.wait_ready(6)?;
     stage.is_given_back(Some(&kept))?;
     stage.budgets_held(&fleet, &[])?;
@@ -178,11 +162,7 @@ fn aborts_give_back(cluster: &ClusterUnderTest) -> Result<()> {
     for after in 1..=ABORTS_MAX {
         stage.relay.clear();
         fleet.ctl(&["update", "e2e", "--yes", "--detach"])?.exits(0)?;
-        let ended = wait_for("a change in the cluster, or the end of the update", TIME_LIMIT, || {
-            let ended = are_at(&fleet, "2.0");
-            Ok((ended || stage.relay.changes().len() >= after).then_some(ended))
-        })?;
-        if ended {
+        if fleet.changed_or_at("2.0", || stage.relay.changes().len() >= after)? {
             break;
         }
         fleet.ctl(&["abort", "e2e", "--yes"])?.exits(0)?;
@@ -190,7 +170,7 @@ fn aborts_give_back(cluster: &ClusterUnderTest) -> Result<()> {
         fleet.ctl(&["watch", "e2e"])?;
         stage.is_given_back(None)?;
         stage.budgets_held(&fleet, &[])?;
-        if are_at(&fleet, "2.0") {
+        if fleet.are_at("2.0") {
             break;
         }
     }

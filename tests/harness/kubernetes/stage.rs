@@ -23,7 +23,7 @@ use crate::fleet::{
 };
 
 /// Timeout of every wait for a machine.
-pub(super) const TIME_LIMIT: Duration = Duration::from_secs(240);
+const TIME_LIMIT: Duration = Duration::from_secs(240);
 const MACHINES: [(&str, usize); 2] = [("control", 3), ("worker", 3)];
 /// What the budgets of the stage promise.
 pub(super) const PROMISES: [(&str, usize); 2] = [("web", 3), ("db", 2)];
