@@ -303,4 +303,10 @@ async fn waiting_questions_share_a_read() {
     assert_eq!((one == other, world.agents.reads()), (true, vec![1, 2, 3]));
     world.failure().await;
     assert_eq!(world.agents.reads(), [1, 2, 3], "a later question reads again");
+
+    let world = World::new([served(), status(502), status(502), status(502)]).await;
+    world.nodes().await.unwrap();
+    world.failure().await;
+    tokio::join!(world.failure(), world.failure());
+    assert_eq!(world.agents.reads(), [1, 1], "a doubtful file too");
 }
