@@ -263,9 +263,9 @@ impl ClusterUnderTest {
     pub fn wait_foreign_pod(&self) -> String {
         let pod = self.observer.wait_foreign_pod();
         format!(
-            "{pod} and is not of this run: Muster's drains would evict it. So the run was ended, and Kubernetes deletes \
-             the pod with its node. Remove what makes such pods, or let their tolerations name the taints that they \
-             mean, and run the suite again"
+            "{pod} and is not of this run: Muster's drains would evict it. So the run was ended, and Kubernetes \
+             deletes the pod with its node. Remove what makes such pods, or let their tolerations name the taints \
+             that they mean, and run the suite again"
         )
     }
 
