@@ -39,7 +39,7 @@ use muster_proto::{
 
 pub use answer::{Refusal, Reply};
 pub use credentials::Renewal;
-pub use io::{Effect, Enroll, Input, KubernetesQuestion, Request, SwarmQuestion};
+pub use io::{About, Effect, Enroll, Input, KubernetesQuestion, Request, SwarmQuestion};
 pub use maintenance::{LockCommand, LockRelease};
 
 use crate::{
@@ -47,7 +47,7 @@ use crate::{
     plan::{
         Limits,
         drain::{kubernetes::owed, swarm::SETTLE_MS},
-        items,
+        handshake, items,
         reboot::missed_at,
         removal,
         safety::SPREAD_MS,
@@ -186,6 +186,7 @@ impl Core {
             decide::assign_all(&mut tx, &rules, now, &mut effects);
             update::drain::ask(&mut tx, &self.limits, now, &mut effects);
             update::kubernetes::ask(&mut tx, &self.limits, now, &mut effects);
+            update::handshake::ask(&mut tx, &self.limits, now, &mut effects);
             decide::note_waits(&mut tx, &self.limits, now);
         }
         // Evidence may come later in a batch than a Hello that was answered with a list.
@@ -233,10 +234,12 @@ impl Core {
         let snapshots = updates.filter_map(|row| ClusterSnapshot::of(&self.facts, &row.cluster, &self.limits, now));
         let asks = |row: &&Arc<MachineRow>| row.removal.is_some() || plan_swarm::restore::owed(row).is_some();
         let asking = self.facts.machines.values().filter(asks).map(|row| &row.spec.cluster_name);
-        let asking: BTreeSet<&ClusterName> = asking.chain(update::kubernetes::owing_or_unlisted(&self.facts)).collect();
+        let asking = asking.chain(update::kubernetes::owing_or_unlisted(&self.facts));
+        let asking: BTreeSet<&ClusterName> = asking.chain(update::handshake::having(&self.facts)).collect();
         let asking = asking.into_iter().filter_map(|name| ClusterSnapshot::of(&self.facts, name, &self.limits, now));
         let removals = asking.flat_map(|snapshot| {
             let restored = plan_swarm::restore::wakes_at_ms(&snapshot).into_iter().chain(owed::wakes_at_ms(&snapshot));
+            let restored = restored.chain(handshake::wakes_at_ms(&snapshot));
             removal::wakes_at_ms(&snapshot).into_iter().chain(restored)
         });
         let deadlines = snapshots.filter_map(|snapshot| plan_update::wakes_at_ms(&snapshot)).chain(removals);
@@ -290,8 +293,12 @@ fn take(
             Ok(Reply::Ok)
         }
         Input::SwarmAnswered { about, number, result } => Ok(update::drain::answered(tx, &about, number, result, now)),
-        Input::KubernetesAnswered { about, number, result } => {
-            Ok(update::kubernetes::answered(tx, (&about, number), result, limits, now))
+        Input::KubernetesAnswered { about: About::Machine(machine), number, result } => {
+            Ok(update::kubernetes::answered(tx, (&machine, number), result, limits, now))
+        }
+        Input::KubernetesAnswered { about: About::Cluster(cluster), number, result } => {
+            update::handshake::answered(tx, (&cluster, number), result, now);
+            Ok(Reply::Ok)
         }
         Input::Enroll(enroll) => enroll::enroll(tx, effects, &enroll, now),
         Input::Operator { actor, request } => operators::take(tx, effects, &actor, request, limits, now),

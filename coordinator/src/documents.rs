@@ -25,7 +25,8 @@ use muster_proto::{
     },
 };
 
-pub use handshake::{Requested, cluster_states, locks, requested, requests};
+pub use crate::plan::requests::{Requested, requested};
+pub use handshake::{cluster_states, locks, requests};
 
 use crate::{
     core::update::Options,

@@ -10,6 +10,7 @@ mod hook;
 mod item;
 mod kubernetes;
 mod machine;
+mod maintenance;
 mod params;
 mod read;
 mod schema;

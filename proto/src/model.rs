@@ -39,7 +39,8 @@ pub use item::{
     TIMEOUT_MAX, Unknown, VAR_NAME_BYTES_MAX, VARS_DEPTH_MAX, is_param_name, is_var_name,
 };
 pub use kubernetes::{
-    EVICTIONS_AT_ONCE_MAX, KubeconfigSource, KubernetesDrain, KubernetesSpec, PROBE_VARIABLES, UnmanagedPods,
+    EVICTIONS_AT_ONCE_MAX, KubeconfigSource, KubernetesDrain, KubernetesSpec, MaintenanceObjects, ObjectController,
+    PROBE_VARIABLES, UnmanagedPods,
 };
 pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, MANUAL, MIGRATION_MODE, RemovalPolicy,

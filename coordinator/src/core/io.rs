@@ -137,8 +137,8 @@ pub enum Input {
     },
     /// Result of a question that [`Effect::AskKubernetes`] asked.
     KubernetesAnswered {
-        /// The machine whose node it is about.
-        about: MachineName,
+        /// What it is about.
+        about: About,
         /// Number of the question.
         number: u64,
         /// The answer.
@@ -427,13 +427,33 @@ pub struct SwarmQuestion {
     pub timeout_ms: u64,
 }
 
-/// A question or order about a machine's Kubernetes node.
+/// What a question to a Kubernetes API server is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About {
+    /// The node of this machine.
+    Machine(MachineName),
+    /// The requests and locks of this cluster.
+    Cluster(ClusterName),
+}
+
+impl About {
+    /// The machine whose node it is about.
+    #[must_use]
+    pub const fn machine(&self) -> Option<&MachineName> {
+        match self {
+            Self::Machine(machine) => Some(machine),
+            Self::Cluster(_) => None,
+        }
+    }
+}
+
+/// A question or order to a cluster's Kubernetes API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesQuestion {
     /// Number of the question; its answer has the same.
     pub number: u64,
-    /// The machine whose node it is about.
-    pub about: MachineName,
+    /// What it is about.
+    pub about: About,
     /// The way to its cluster's API server.
     pub access: KubernetesAccess,
     /// The question.

@@ -7,7 +7,7 @@ use super::{
     credentials::{self, Renewal},
     operators::{audited, known_cluster, not_found},
 };
-use crate::facts::{AuditObject, LockKey, LockRow, Transaction};
+use crate::facts::{AuditObject, LockKey, LockRow, Transaction, handshake::Subject};
 
 /// Maximum locks of one controller. It fits a cluster of ten thousand machines.
 const LOCKS_PER_CONTROLLER_MAX: usize = 20_000;
@@ -88,12 +88,12 @@ pub(super) fn take(
             register(tx, &controller, &cluster, machines, of_cluster, now)
         }
         LockCommand::Release { cluster, machine } => {
-            let key = known_lock(tx, LockKey { cluster, controller, node: machine })?;
+            let key = known_lock(tx, LockKey::registered(cluster, controller, machine))?;
             tx.drop_lock(&key);
             Ok(Reply::Ok)
         }
         LockCommand::Set { cluster, machine, state, message, percentage, description, release } => {
-            let key = known_lock(tx, LockKey { cluster, controller, node: machine })?;
+            let key = known_lock(tx, LockKey::registered(cluster, controller, machine))?;
             let news = LockRow {
                 key,
                 state,
@@ -104,6 +104,7 @@ pub(super) fn take(
                 release,
                 updated_ms: now.wall_ms,
                 revision: 0,
+                object: None,
             };
             set(tx, news);
             Ok(Reply::Ok)
@@ -126,8 +127,15 @@ pub(super) fn take(
 pub(super) fn release(tx: &mut Transaction<'_>, actor: &str, what: LockRelease, now: Now) -> Result<Reply, Refusal> {
     let LockRelease { cluster, controller, machine } = what;
     known_cluster(tx, &cluster)?;
-    let held: Vec<LockKey> =
-        tx.locks.keys().filter(|key| key.cluster == cluster && key.controller == controller).cloned().collect();
+    let (objects, held): (Vec<LockKey>, Vec<LockKey>) = tx
+        .locks
+        .keys()
+        .filter(|key| key.cluster == cluster && key.controller == controller)
+        .cloned()
+        .partition(|key| key.uid.is_some());
+    if held.is_empty() && !objects.is_empty() {
+        return Err(is_object(tx, &controller, &objects));
+    }
     if held.is_empty() {
         let known = tx.locks.keys().filter(|key| key.cluster == cluster).map(|key| key.controller.as_str());
         return Err(not_found("lock of", &controller, known));
@@ -157,6 +165,23 @@ pub(super) fn release(tx: &mut Transaction<'_>, actor: &str, what: LockRelease, 
     audited(tx, actor, "release-locks", AuditObject::Cluster(&cluster), vec![line], now)
 }
 
+/// Its locks are in the Kubernetes cluster: whoever deletes them there releases them.
+fn is_object(tx: &Transaction<'_>, controller: &str, locks: &[LockKey]) -> Refusal {
+    let of = |key: &LockKey| tx.locks.get(key)?.object.clone();
+    let first = locks.iter().find_map(of);
+    let kind = match first.as_ref().map(|object| &object.subject) {
+        Some(Subject::Cluster) => "clusterworkloadlock",
+        Some(Subject::Node(_)) | None => "nodeworkloadlock",
+    };
+    let name = first.map(|object| object.name).unwrap_or_default();
+    let message = format!(
+        "the locks of {controller} are objects in the Kubernetes cluster: `kubectl delete {kind} {name}` releases \
+         that one; if its controller is gone for good, a finalizer may hold it (`kubectl patch {kind} {name} \
+         --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'`)"
+    );
+    Refusal::State { reason: "LockIsObject", message }
+}
+
 /// Whether a manifest still names the controller, and what to do about it.
 fn declared(tx: &Transaction<'_>, cluster: &ClusterName, controller: &str) -> Option<String> {
     let rollout = tx.open_rollout(cluster);
@@ -178,7 +203,7 @@ fn declared(tx: &Transaction<'_>, cluster: &ClusterName, controller: &str) -> Op
 }
 
 /// Records a change. A repeated command leaves the row unchanged, including the time of progress.
-fn set(tx: &mut Transaction<'_>, news: LockRow) {
+pub(super) fn set(tx: &mut Transaction<'_>, news: LockRow) {
     let Some(known) = tx.locks.get(&news.key).cloned() else { return };
     let same =
         LockRow { since_ms: known.since_ms, updated_ms: known.updated_ms, revision: known.revision, ..news.clone() };
@@ -208,7 +233,7 @@ fn register(
         }
     }
     let nodes = machines.into_iter().map(Some).chain(of_cluster.then_some(None));
-    let keys = nodes.map(|node| LockKey { cluster: cluster.clone(), controller: controller.to_owned(), node });
+    let keys = nodes.map(|node| LockKey::registered(cluster.clone(), controller.to_owned(), node));
     let new: Vec<LockKey> = keys.filter(|key| !tx.locks.contains_key(key)).collect();
     let held = tx.locks.keys().filter(|key| key.controller == controller).count();
     if held + new.len() > LOCKS_PER_CONTROLLER_MAX {
@@ -227,6 +252,7 @@ fn register(
             release: String::new(),
             updated_ms: now.wall_ms,
             revision,
+            object: None,
         });
     }
     Ok(Reply::Ok)

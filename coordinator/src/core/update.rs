@@ -5,6 +5,7 @@ mod deadlines;
 pub(super) mod drain;
 mod forcing;
 mod freeze;
+pub(super) mod handshake;
 mod hooks;
 mod invalidate;
 pub(super) mod kubernetes;

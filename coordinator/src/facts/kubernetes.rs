@@ -12,7 +12,10 @@ use muster_proto::{
 
 use serde::{Deserialize, Serialize};
 
-use super::SecretRow;
+use super::{
+    SecretRow,
+    handshake::{HandshakeObjects, NewRequest, OldRequest},
+};
 
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +71,21 @@ pub enum KubernetesOp {
     ControlPlane {
         /// The control machines.
         servers: Vec<ControlServer>,
+    },
+    /// List the requests and locks of group `lcm.mirantis.com`. Answered with [`KubernetesReply::Handshake`].
+    Handshake {
+        /// First create the definitions that the API server lacks, and never change one that it has.
+        define: bool,
+    },
+    /// Create and delete requests, all at once. One that exists, or is gone, is no failure. Answered with
+    /// [`KubernetesReply::Done`].
+    Requests {
+        /// UID of namespace `kube-system`: nothing is changed in another cluster.
+        cluster_uid: String,
+        /// Requests to create.
+        make: Vec<NewRequest>,
+        /// Requests to delete, each with a UID precondition.
+        remove: Vec<OldRequest>,
     },
     /// Record an Event on a node, best effort. Answered with [`KubernetesReply::Done`].
     Event {
@@ -246,7 +264,14 @@ pub enum KubernetesReply {
         /// The control machines.
         servers: Vec<ControlState>,
     },
-    /// The event is recorded.
+    /// To [`KubernetesOp::Handshake`].
+    Handshake {
+        /// UID of namespace `kube-system`.
+        cluster_uid: String,
+        /// Requests and locks.
+        objects: HandshakeObjects,
+    },
+    /// The event is recorded, or every request is there or being deleted.
     Done,
 }
 
@@ -257,7 +282,8 @@ impl KubernetesReply {
         match self {
             Self::Nodes { cluster_uid, .. }
             | Self::Load { cluster_uid, .. }
-            | Self::ControlPlane { cluster_uid, .. } => Some(cluster_uid),
+            | Self::ControlPlane { cluster_uid, .. }
+            | Self::Handshake { cluster_uid, .. } => Some(cluster_uid),
             Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Done => None,
         }
     }

@@ -14,7 +14,10 @@ use muster_proto::{
     variables::VariableError,
 };
 
-use super::{Added, AddedReboot, ControlSet, KubernetesObservation, MachineRow, NodeObservation, Overwrites, Used};
+use super::{
+    Added, AddedReboot, ControlSet, HandshakeObservation, KubernetesObservation, MachineRow, NodeObservation,
+    Overwrites, Used,
+};
 
 /// Maximum time between two takeovers of one machine's stream that count together. A rejected agent comes back within
 /// 25 s (its `RECONNECT_MAX`, spread), so quick takeovers mean two agents.
@@ -48,6 +51,8 @@ pub struct Live {
     /// Clusters whose Kubernetes nodes were listed since this start, and since the last new machine was deployed: each
     /// annotation of Muster's on a machine's node is in its row.
     pub cordons_known: BTreeSet<ClusterName>,
+    /// The maintenance handshake as custom resources, by cluster.
+    pub handshakes: BTreeMap<ClusterName, HandshakeObservation>,
     /// Time when a controller that could have answered last stopped watching a cluster, in Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }

@@ -333,6 +333,9 @@ pub struct MachineRow {
     /// The Kubernetes node that is still cordoned for a drain that is over. None: Muster owes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owed_cordon: Option<OwedCordon>,
+    /// Name of its Kubernetes node, once that was certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_node: Option<String>,
     /// Versions of its items' secrets when it was last Ready: a new version alone does not undo that.
     #[serde(default)]
     pub ready_secrets: BTreeMap<SecretName, u64>,
@@ -385,6 +388,7 @@ impl MachineRow {
             swarm: None,
             former_node: None,
             owed_cordon: None,
+            kubernetes_node: None,
             ready_overwrites: None,
             reboot: None,
             update: None,

@@ -12,9 +12,9 @@ use muster_proto::{
 };
 
 use super::{
-    AuditObject, AuditRow, AuditScope, ClusterRow, CredentialRow, DeniedRow, Facts, LockKey, LockRow, META_KEY,
-    MachineLive, MachineRow, MachineUpdate, Meta, Rate, RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow,
-    UpdateRow,
+    AuditObject, AuditRow, AuditScope, ClusterRow, CredentialRow, DeniedRow, Facts, HandshakeObservation, LockKey,
+    LockRow, META_KEY, MachineLive, MachineRow, MachineUpdate, Meta, Rate, RolloutRow, SETTLE_MS, SecretId, SecretRow,
+    SpecRow, TokenRow, UpdateRow,
     audit::{self, Deed},
     status_key,
 };
@@ -100,6 +100,7 @@ impl<'a> Transaction<'a> {
         }
         self.touch(Table::Clusters, name.as_str());
         self.facts.clusters.remove(name);
+        self.facts.live.handshakes.remove(name);
         (tokens.len(), secrets.len())
     }
 
@@ -353,6 +354,11 @@ impl<'a> Transaction<'a> {
         requests.entry(actor.to_owned()).or_default().take(rate, now.mono_ms)
     }
 
+    /// What is known of a cluster's handshake as custom resources. Not stored: each start lists them again.
+    pub fn handshake_mut(&mut self, cluster: &ClusterName) -> &mut HandshakeObservation {
+        self.facts.live.handshakes.entry(cluster.clone()).or_default()
+    }
+
     /// The number of the next question about a swarm. Not stored: answers do not outlive the process.
     pub fn next_question(&mut self) -> u64 {
         self.facts.live.swarm_questions += 1;
@@ -428,13 +434,7 @@ fn value_of(facts: &Facts, table: Table, key: &str) -> Option<Vec<u8>> {
         Table::Denied => facts.denied.get(&key.parse().ok()?).map(|row| json(&**row)),
         Table::Credentials => facts.credentials.get(key).map(|row| json(&**row)),
         Table::Rollouts => facts.rollouts.get(key).map(|row| json(&**row)),
-        Table::Locks => {
-            let mut parts = key.splitn(3, '/');
-            let cluster = ClusterName::new(parts.next()?).ok()?;
-            let controller = parts.next()?.to_owned();
-            let node = parts.next().filter(|node| !node.is_empty()).map(MachineName::new).transpose().ok()?;
-            facts.locks.get(&LockKey { cluster, controller, node }).map(|row| json(&**row))
-        }
+        Table::Locks => facts.locks.get(&LockKey::of_text(key)?).map(|row| json(&**row)),
         Table::Tokens => facts.tokens.get(key).map(|row| json(&**row)),
         Table::Secrets => facts.secrets.get(&key.parse().ok()?).map(|row| json(&**row)),
         Table::Audit => {

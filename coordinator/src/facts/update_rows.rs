@@ -7,7 +7,10 @@ use muster_proto::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, Stage, StageRow, SwarmTarget};
+use super::{
+    Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, Stage, StageRow, StandingRequest,
+    SwarmTarget,
+};
 
 /// A machine's own params of single items.
 pub type Overwrites = BTreeMap<ItemName, BTreeMap<String, String>>;
@@ -33,6 +36,9 @@ pub struct UpdateRow {
     pub desired: DesiredState,
     /// The current ClusterMaintenanceRequest.
     pub request: Option<RequestRow>,
+    /// The object that stands for the request in the Kubernetes cluster. None: none was seen yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<StandingRequest>,
     /// Time of the last machine's end or of an operator's last command, in Unix milliseconds: deadlines restart then.
     pub moved_at_ms: u64,
     /// Number of machines that have ended.
@@ -175,6 +181,9 @@ pub struct MachineUpdate {
     pub hooks_only: bool,
     /// Its current NodeMaintenanceRequest.
     pub request: Option<RequestRow>,
+    /// The object that stands for the request in the Kubernetes cluster. None: none was seen yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<StandingRequest>,
     /// Number of other machines that had ended when the request was made.
     #[serde(default)]
     pub ends_before: u32,

@@ -10,13 +10,14 @@ use muster_proto::{
 use super::{
     etcd,
     fault::{Faults, shown},
+    maintenance,
     params::{self, Secrets},
     read::{Fields, Map, Spot},
 };
 
 /// Fields of `kubernetes`.
 pub(super) const KUBERNETES: Fields =
-    Fields { known: &["kubeconfig", "adminConf", "drain", "etcd"], later: &["maintenance"] };
+    Fields { known: &["kubeconfig", "adminConf", "drain", "etcd", "maintenance"], later: &[] };
 /// Fields of `kubernetes.drain`.
 const DRAIN: Fields =
     Fields { known: &["unmanagedPods", "keepLocalStorage", "waitForVolumes", "evictionsAtOnce"], later: &[] };
@@ -27,7 +28,8 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let source = source(spot, &map, secrets, faults);
     let drain = map.or("drain", KubernetesDrain::default(), |spot| drain(&spot, faults));
     let etcd = map.or("etcd", None, |spot| etcd::read(&spot, faults));
-    Some(KubernetesSpec { source: source?, drain: drain?, etcd: etcd? })
+    let maintenance = map.or("maintenance", None, |spot| maintenance::read(&spot, faults).map(Some));
+    Some(KubernetesSpec { source: source?, drain: drain?, etcd: etcd?, maintenance: maintenance? })
 }
 
 /// `kubeconfig` or `adminConf`.

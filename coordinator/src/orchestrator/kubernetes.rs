@@ -6,6 +6,7 @@ mod answers;
 mod check;
 pub mod client;
 mod etcd;
+mod handshake;
 pub mod kubeconfig;
 mod list;
 mod load;

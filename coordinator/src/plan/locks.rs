@@ -8,8 +8,11 @@ use muster_proto::{
     seeded_bug::seeded_bug,
 };
 
-use super::{safety::blocked, snapshot::ClusterSnapshot};
-use crate::facts::{Facts, LockRow, MachineRow, RequestRow, SETTLE_MS, Stage};
+use super::{handshake, safety::blocked, snapshot::ClusterSnapshot};
+use crate::facts::{
+    Facts, LockRow, MachineRow, RequestRow, SETTLE_MS, Stage, StandingRequest,
+    handshake::{RequestObject, Subject},
+};
 
 /// Time for which the stream of a vanished controller still looks alive, in milliseconds.
 pub const UNNOTICED_MS: u64 = 25_000;
@@ -25,8 +28,10 @@ pub const CONTROLLERS_PREFIX: &str = "openstack.lcm.mirantis.com/";
 pub struct Locks<'a> {
     /// By machine; None: locks of the cluster itself.
     by_node: BTreeMap<Option<&'a MachineName>, Vec<&'a LockRow>>,
-    /// Controllers that hold any lock.
+    /// Controllers that have registered any lock.
     controllers: BTreeSet<&'a str>,
+    /// Controllers whose locks are objects in the Kubernetes cluster.
+    object_controllers: BTreeSet<&'a str>,
     /// Connected controllers: since when a stream of theirs has seen every request, monotonic milliseconds.
     watching: BTreeMap<&'a str, u64>,
 }
@@ -36,16 +41,35 @@ impl<'a> Locks<'a> {
     #[must_use]
     pub fn of(facts: &'a Facts, cluster: &ClusterName) -> Self {
         let mut by_node: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for lock in facts.locks.values().filter(|lock| lock.key.cluster == *cluster) {
-            by_node.entry(lock.key.node.as_ref()).or_default().push(&**lock);
+        let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
+        let has_objects = kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some());
+        let machines = facts.machines.values().filter(|row| has_objects && row.spec.cluster_name == *cluster);
+        let nodes: BTreeMap<&str, &MachineName> =
+            machines.filter_map(|row| Some((row.kubernetes_node.as_deref()?, &row.name))).collect();
+        let counts = |lock: &&LockRow| lock.key.cluster == *cluster && (has_objects || lock.object.is_none());
+        for lock in facts.locks.values().map(|lock| &**lock).filter(counts) {
+            let node = match lock.object.as_ref().map(|object| &object.subject) {
+                None => Some(lock.key.node.as_ref()),
+                Some(Subject::Cluster) => Some(None),
+                // The node may be no machine's.
+                Some(Subject::Node(node)) => nodes.get(node.as_str()).copied().map(Some),
+            };
+            if let Some(node) = node {
+                by_node.entry(node).or_default().push(lock);
+            }
         }
-        let controllers = by_node.values().flatten().map(|lock| lock.key.controller.as_str()).collect();
+        let of_source = |object: bool| {
+            let locks = facts.locks.values().filter(|lock| lock.key.cluster == *cluster);
+            let locks = locks.filter(|lock| lock.key.uid.is_some() == object);
+            locks.map(|lock| lock.key.controller.as_str()).collect()
+        };
         let streams = facts.live.watching.iter().filter(|((of, _), _)| of == cluster);
         // The oldest open stream counts: its reader may have missed what an ended stream saw.
         let since = |((_, name), streams): (&'a (ClusterName, String), &BTreeMap<u64, u64>)| {
             Some((name.as_str(), streams.values().min().copied()?))
         };
-        Self { by_node, controllers, watching: streams.filter_map(since).collect() }
+        let (controllers, object_controllers) = (of_source(false), of_source(true));
+        Self { by_node, controllers, object_controllers, watching: streams.filter_map(since).collect() }
     }
 }
 
@@ -62,10 +86,17 @@ fn known<'a>(snapshot: &'a ClusterSnapshot<'_>) -> BTreeSet<&'a str> {
     declared.chain(locks.controllers.iter().copied()).chain(locks.watching.keys().copied()).collect()
 }
 
+/// Known controllers that answer in the Kubernetes cluster: declared, or seen with a lock there.
+fn known_there<'a>(snapshot: &'a ClusterSnapshot<'_>) -> BTreeSet<&'a str> {
+    let declared = handshake::declared(snapshot).map(|controller| controller.name.as_str());
+    let held = snapshot.locks.object_controllers.iter().copied();
+    declared.chain(held.filter(|_| handshake::spec(snapshot).is_some())).collect()
+}
+
 /// Does this cluster lack application controllers?
 #[must_use]
 pub fn nobody_moves(snapshot: &ClusterSnapshot<'_>) -> bool {
-    known(snapshot).is_empty()
+    known(snapshot).is_empty() && known_there(snapshot).is_empty()
 }
 
 /// A declared controller that lacks a lock in the whole cluster: it was never here.
@@ -98,11 +129,12 @@ pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -
     came_back(snapshot, node)
 }
 
-/// Are the locks active again after the last maintenance?
+/// Are the locks active again after the last maintenance, and is nobody's request in the Kubernetes cluster?
 ///
 /// # Errors
-/// The inactive locks.
+/// The inactive locks, or the request there.
 pub fn came_back(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
+    handshake::may_request(snapshot, node)?;
     let stale: Vec<&str> = of(snapshot, node)
         .filter(|lock| lock.state == LockState::Inactive)
         .map(|lock| lock.key.controller.as_str())
@@ -125,9 +157,8 @@ fn says(snapshot: &ClusterSnapshot<'_>, lock: &LockRow) -> String {
         ("", description) => format!("{description} ({}%)", lock.percentage),
         (message, _) => message.to_owned(),
     };
-    let controller = lock.key.controller.as_str();
-    let there = if is_connected(snapshot, controller) { "" } else { NOT_CONNECTED };
-    format!("{controller}: {words}{there}")
+    let there = if is_there(snapshot, lock) { "" } else { NOT_CONNECTED };
+    format!("{}: {words}{there}", lock.key.controller)
 }
 
 /// Suffix for a lock with an absent controller.
@@ -136,6 +167,11 @@ const NOT_CONNECTED: &str = " (not connected)";
 /// Does this controller have a stream, so that it sees requests?
 fn is_connected(snapshot: &ClusterSnapshot<'_>, controller: &str) -> bool {
     snapshot.locks.watching.contains_key(controller)
+}
+
+/// As [`is_connected`], of a lock's holder. One that answers in the Kubernetes cluster gives no sign of life.
+fn is_there(snapshot: &ClusterSnapshot<'_>, lock: &LockRow) -> bool {
+    lock.object.is_some() || is_connected(snapshot, &lock.key.controller)
 }
 
 /// The known controllers of this cluster that are disconnected: requests do not reach them.
@@ -167,9 +203,29 @@ pub fn granted(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request
     if seeded_bug("ignore-locks") {
         return Ok(());
     }
+    let there = handshake::stands(snapshot, row)?;
     inactive(snapshot, row, request)?;
     answered(snapshot, row.map(|row| &row.name), request)?;
+    if let Some((object, standing)) = &there {
+        answered_there(snapshot, row, (object, standing))?;
+    }
     row.map_or(Ok(()), |row| removal_is_heard_of(snapshot, row, request))
+}
+
+/// Is a missing lock in the Kubernetes cluster an answer, for every controller that answers there?
+fn answered_there(
+    snapshot: &ClusterSnapshot<'_>,
+    row: Option<&MachineRow>,
+    (object, standing): (&RequestObject, &StandingRequest),
+) -> Result<(), Blocked> {
+    let node = row.map(|row| &row.name);
+    for controller in known_there(snapshot) {
+        let mut held = of(snapshot, node).filter(|lock| lock.object.is_some());
+        if held.all(|lock| lock.key.controller != controller) {
+            handshake::has_answered(snapshot, controller, (object, standing))?;
+        }
+    }
+    Ok(())
 }
 
 /// Are the existing locks inactive, and newer than the request?
@@ -178,7 +234,15 @@ pub fn granted(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request
 /// The other locks, in the product's words.
 pub fn inactive(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request: &RequestRow) -> Result<(), Blocked> {
     let node = row.map(|row| &row.name);
-    let answers = |lock: &&LockRow| lock.state == LockState::Inactive && lock.revision > request.revision;
+    let standing = match row {
+        Some(row) => row.update.as_ref().and_then(|mine| mine.standing.as_ref()),
+        None => snapshot.update().and_then(|update| update.standing.as_ref()),
+    };
+    let asked = |lock: &LockRow| match (&lock.object, standing) {
+        (Some(_), Some(standing)) => standing.revision,
+        _ => request.revision,
+    };
+    let answers = |lock: &&LockRow| lock.state == LockState::Inactive && lock.revision > asked(lock);
     let open: Vec<&LockRow> = of(snapshot, node).filter(|lock| !answers(lock)).collect();
     if open.is_empty() {
         return Ok(());
@@ -195,7 +259,7 @@ pub fn inactive(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, reques
 fn answered(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>, request: &RequestRow) -> Result<(), Blocked> {
     let silent: Vec<&str> = known(snapshot)
         .into_iter()
-        .filter(|name| of(snapshot, node).all(|lock| lock.key.controller != *name))
+        .filter(|name| of(snapshot, node).all(|lock| lock.object.is_some() || lock.key.controller != *name))
         .collect();
     let watching = &snapshot.locks.watching;
     let away: Vec<&str> = silent.iter().copied().filter(|name| !is_connected(snapshot, name)).collect();
@@ -292,9 +356,16 @@ pub fn settles_at_ms(
     requests.chain(removals).collect::<BTreeSet<u64>>().into_iter()
 }
 
+/// Holders of these locks: those that are there, and those that are not.
+fn by_presence<'a>(snapshot: &ClusterSnapshot<'_>, locks: &[&'a LockRow]) -> (Vec<&'a str>, Vec<&'a str>) {
+    let (there, away): (Vec<&LockRow>, Vec<&LockRow>) =
+        locks.iter().copied().partition(|lock| is_there(snapshot, lock));
+    let names = |locks: Vec<&'a LockRow>| locks.into_iter().map(|lock| lock.key.controller.as_str()).collect();
+    (names(there), names(away))
+}
+
 fn clears_when(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, open: &[&LockRow]) -> String {
-    let names: Vec<&str> = open.iter().map(|lock| lock.key.controller.as_str()).collect();
-    let (there, away): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| is_connected(snapshot, name));
+    let (there, away) = by_presence(snapshot, open);
     let manual = row.filter(|row| row.annotations.get(MIGRATION_MODE).is_some_and(|mode| mode == MANUAL));
     let there = match (manual, there.is_empty()) {
         (_, true) => None,
@@ -344,12 +415,12 @@ pub fn is_away(row: &MachineRow, lock: &LockRow) -> bool {
 /// # Errors
 /// The locks that are still away.
 pub fn returned(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), Blocked> {
+    handshake::is_gone(snapshot, row)?;
     let away: Vec<&LockRow> = of(snapshot, Some(&row.name)).filter(|lock| is_away(row, lock)).collect();
     let (failed, coming): (Vec<&LockRow>, Vec<&LockRow>) =
         away.iter().copied().partition(|lock| lock.state == LockState::Failed);
     let clears_when = || {
-        let names = away.iter().map(|lock| lock.key.controller.as_str());
-        let (there, gone): (Vec<&str>, Vec<&str>) = names.partition(|name| is_connected(snapshot, name));
+        let (there, gone) = by_presence(snapshot, &away);
         let there = (!there.is_empty()).then(|| format!("{} sets its lock active", there.join(" and ")));
         let gone = (!gone.is_empty()).then(|| connects_or_is_released(snapshot, &gone, Some(LockState::Active)));
         [there, gone].into_iter().flatten().collect::<Vec<_>>().join("; ")
@@ -363,7 +434,7 @@ pub fn returned(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), 
         return Ok(());
     }
     let named = |lock: &&LockRow| match lock.key.controller.as_str() {
-        there if is_connected(snapshot, there) => there.to_owned(),
+        there if is_there(snapshot, lock) => there.to_owned(),
         away => format!("{away}{NOT_CONNECTED}"),
     };
     let names: Vec<String> = coming.iter().map(named).collect();

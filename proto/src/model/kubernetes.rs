@@ -23,6 +23,34 @@ pub struct KubernetesSpec {
     /// it is not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdProbe>,
+    /// The maintenance handshake as custom resources of group `lcm.mirantis.com`, beside Muster's own. None: there are
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<MaintenanceObjects>,
+}
+
+/// The maintenance handshake as custom resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaintenanceObjects {
+    /// Application controllers that the cluster has, whether they hold locks yet or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub controllers: Vec<ObjectController>,
+}
+
+/// An application controller that answers requests with custom resources.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectController {
+    /// `spec.controllerName` of its locks.
+    pub name: String,
+    /// The finalizer that it puts on each request: it has seen this one. None: its locks exist before any request, and
+    /// one that is missing means that it has nothing there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finalizer: Option<String>,
+    /// The annotation that it puts on a request that it has handled. None: it has 10 s from its
+    /// finalizer on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handled_annotation: Option<String>,
 }
 
 /// Where a cluster's kubeconfig is.

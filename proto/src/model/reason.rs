@@ -95,6 +95,8 @@ reasons! {
     Failed: Waiting,
     /// As many machines have failed or are lost as `maxFailures` allows: nothing new starts.
     FailureBudget: Waiting,
+    /// Somebody else's maintenance request is in the Kubernetes cluster.
+    ForeignRequest: Waiting,
     /// The coordinator has just started, or was recovered, and waits until machines have reported.
     Gathering: Passing,
     /// An operator took it out of service.

@@ -52,9 +52,12 @@ pub struct LockSpec {
     pub kind: String,
     /// The application controller that holds it.
     pub controller_name: String,
-    /// The machine. None: the cluster itself.
+    /// The machine, or a Kubernetes node that is no machine's. None: the cluster itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
+    /// UID of the custom resource that it is. None: its controller registered it with the coordinator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
 }
 
 /// The controller's report.
@@ -107,6 +110,9 @@ pub struct RequestSpec {
     /// The release of the update; empty outside updates, as in maintenance.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release: String,
+    /// UID of the custom resource that stands for it in the Kubernetes cluster. None: there is none, or not yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
 }
 
 /// State of a request.

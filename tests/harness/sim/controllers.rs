@@ -338,11 +338,7 @@ fn wishes(facts: &Facts, controller: &Controller) -> Vec<LockCommand> {
         None => update.is_some_and(|update| update.request.is_some()),
         Some(node) => facts.machines.get(node).and_then(|row| row.update.as_ref()?.request).is_some(),
     };
-    let key = |node: Option<&MachineName>| LockKey {
-        cluster: cluster.clone(),
-        controller: controller.name.clone(),
-        node: node.cloned(),
-    };
+    let key = |node: Option<&MachineName>| LockKey::registered(cluster.clone(), controller.name.clone(), node.cloned());
     let state = |node: Option<&MachineName>| facts.locks.get(&key(node)).map(|lock| lock.state);
     let releases = if controller.manner == Manner::ResetsOld { coming(facts) } else { BTreeMap::new() };
     let word = |node: Option<&MachineName>, state| {

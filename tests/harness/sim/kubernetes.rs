@@ -15,7 +15,7 @@ use std::{
 };
 
 use muster_coordinator::{
-    core::{Core, Input, KubernetesQuestion},
+    core::{About, Core, Input, KubernetesQuestion},
     facts::{
         Facts,
         kubernetes::{
@@ -25,8 +25,7 @@ use muster_coordinator::{
     },
 };
 use muster_proto::model::{
-    Epoch, EtcdProbe, KubeconfigSource, KubernetesDrain, KubernetesSpec, MachineId, MachineName, MachineType,
-    UnmanagedPods,
+    Epoch, EtcdProbe, KubeconfigSource, KubernetesDrain, KubernetesSpec, MachineId, MachineType, UnmanagedPods,
 };
 
 use super::{Event, Plan, World, machine::Machine, manifest};
@@ -86,7 +85,7 @@ struct Trouble {
 /// A question on its way.
 #[derive(Clone)]
 struct Call {
-    about: MachineName,
+    about: About,
     number: u64,
     op: KubernetesOp,
     /// The coordinator that awaits the answer.
@@ -128,6 +127,7 @@ impl SimKubernetes {
                 source: KubeconfigSource::Secret(manifest::secret_name(MachineType::Control)),
                 drain,
                 etcd: Some(probe()),
+                maintenance: None,
             },
         )
     }
@@ -322,7 +322,7 @@ impl World {
             self.serve_kubernetes(&call)?
         };
         if self.trace {
-            eprintln!("{} {} {:?}: {result:?}", self.at, call.about, call.op);
+            eprintln!("{} {:?} {:?}: {result:?}", self.at, call.about, call.op);
         }
         let Some(kubernetes) = &mut self.kubernetes else { return Ok(()) };
         if call.is_mute {
@@ -383,7 +383,7 @@ impl World {
             KubernetesOp::Uncordon { node, schedulable, scale_down } => {
                 let done = cluster.uncordon(node, *schedulable, scale_down.as_ref()).map(KubernetesReply::Patched);
                 if done.is_ok() {
-                    kubernetes.words.end(&call.about);
+                    call.about.machine().iter().for_each(|machine| kubernetes.words.end(machine));
                     self.count("uncordoned");
                 }
                 done
@@ -391,7 +391,10 @@ impl World {
             KubernetesOp::Evict { pods } => Ok(KubernetesReply::Evicted(self.evict_all(call, pods)?)),
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete_pod(call, pod)?)),
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
-            KubernetesOp::Event { .. } => Ok(KubernetesReply::Done),
+            // Its cluster has no handshake as custom resources.
+            KubernetesOp::Event { .. } | KubernetesOp::Handshake { .. } | KubernetesOp::Requests { .. } => {
+                Ok(KubernetesReply::Done)
+            }
         })
     }
 
@@ -449,7 +452,9 @@ impl World {
             }
             KubernetesOp::Delete { .. } => Ok(KubernetesReply::Deleted(Deletion::Gone)),
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
-            KubernetesOp::Event { .. } => Ok(KubernetesReply::Done),
+            KubernetesOp::Event { .. } | KubernetesOp::Handshake { .. } | KubernetesOp::Requests { .. } => {
+                Ok(KubernetesReply::Done)
+            }
         })
     }
 }

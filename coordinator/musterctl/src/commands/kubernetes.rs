@@ -17,6 +17,9 @@ const RBAC: &str = include_str!("../../../../packaging/kubernetes/rbac.yaml");
 /// The right that the account needs for `drain-force`.
 const RBAC_DELETE: &str = include_str!("../../../../packaging/kubernetes/rbac-delete.yaml");
 
+/// The rights that the account needs for the handshake as custom resources.
+const RBAC_MAINTENANCE: &str = include_str!("../../../../packaging/kubernetes/rbac-maintenance.yaml");
+
 /// Check a Kubernetes cluster before its machines are updated, and print the rights that Muster needs there
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -62,14 +65,19 @@ struct RbacArgs {
     /// With the right to delete pods, which `musterctl drain-force` needs
     #[arg(long)]
     with_delete: bool,
+    /// With the rights for requests and locks as custom resources (`spec.kubernetes.maintenance`)
+    #[arg(long)]
+    with_maintenance: bool,
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.command {
         KubernetesCommand::Check(args) => check(args, context).await,
-        KubernetesCommand::Rbac(RbacArgs { with_delete: false }) => terminal::print(RBAC.trim_end()),
-        KubernetesCommand::Rbac(RbacArgs { with_delete: true }) => {
-            terminal::print(&format!("{}\n---\n{}", RBAC.trim_end(), RBAC_DELETE.trim_end()))
+        KubernetesCommand::Rbac(RbacArgs { with_delete, with_maintenance }) => {
+            let more = [(with_delete, RBAC_DELETE), (with_maintenance, RBAC_MAINTENANCE)];
+            let more = more.into_iter().filter(|(wanted, _)| *wanted).map(|(_, manifest)| manifest);
+            let manifests: Vec<&str> = [RBAC].into_iter().chain(more).map(str::trim_end).collect();
+            terminal::print(&manifests.join("\n---\n"))
         }
     }
 }

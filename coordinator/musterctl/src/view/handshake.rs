@@ -7,10 +7,10 @@ use super::{Look, age};
 pub(super) const LOCKS: &[&str] =
     &["NAME", "CLUSTERNAME", "KIND", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "MESSAGE"];
 pub(super) const LOCKS_WIDE: &[&str] =
-    &["NAME", "CLUSTERNAME", "KIND", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "RELEASE", "MESSAGE"];
+    &["NAME", "CLUSTERNAME", "KIND", "HOLDER", "NODE", "STATE", "SINCE", "PROGRESS", "RELEASE", "UID", "MESSAGE"];
 pub(super) const REQUESTS: &[&str] = &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "STATE", "AGE", "MESSAGE"];
 pub(super) const REQUESTS_WIDE: &[&str] =
-    &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "RELEASE", "REMOVAL", "STATE", "AGE", "MESSAGE"];
+    &["NAME", "CLUSTERNAME", "KIND", "SCOPE", "RELEASE", "REMOVAL", "UID", "STATE", "AGE", "MESSAGE"];
 pub(super) const CLUSTER_STATES: &[&str] =
     &["NAME", "CLUSTERNAME", "TYPE", "ARG", "VALUE", "ACTUALVALUE", "ATTEMPT", "MESSAGE"];
 
@@ -29,6 +29,7 @@ pub(super) fn lock(lock: &Lock, look: Look) -> Vec<String> {
     ];
     if look.wide {
         row.push(status.release.clone());
+        row.push(lock.spec.uid.clone().unwrap_or_default());
     }
     let gone = format!("{} is not connected", lock.spec.controller_name);
     let words = [Some(message.as_str()), (!status.connected).then_some(gone.as_str())];
@@ -43,6 +44,7 @@ pub(super) fn request(request: &Request, look: Look) -> Vec<String> {
     if look.wide {
         row.push(spec.release.clone());
         row.push(if spec.removal { "yes" } else { "" }.to_owned());
+        row.push(spec.uid.clone().unwrap_or_default());
     }
     row.extend([
         request.status.state.clone(),

@@ -83,9 +83,10 @@ fn locks_and_requests() {
         true,
         &requests,
         &[
-            "NAME       CLUSTERNAME   KIND                        SCOPE   RELEASE   REMOVAL   STATE     AGE   MESSAGE",
-            "edge-7     edge-7        ClusterMaintenanceRequest   os      17.3.0    -         granted   5m",
-            "worker-1   edge-7        NodeMaintenanceRequest      os      -         yes       granted   5m",
+            "NAME       CLUSTERNAME   KIND                        SCOPE   RELEASE   REMOVAL   UID   STATE     \
+             AGE   MESSAGE",
+            "edge-7     edge-7        ClusterMaintenanceRequest   os      17.3.0    -         -     granted   5m",
+            "worker-1   edge-7        NodeMaintenanceRequest      os      -         yes       -     granted   5m",
         ],
     );
     check(
@@ -107,11 +108,11 @@ fn locks_and_requests() {
         &locks,
         &[
             "NAME            CLUSTERNAME   KIND                  HOLDER   NODE       STATE    SINCE   PROGRESS   \
-             RELEASE   MESSAGE",
+             RELEASE   UID   MESSAGE",
             "ceph-edge-7     edge-7        ClusterWorkloadLock   ceph     -          active   5m      40%        \
-             -         moving",
+             -         -     moving",
             "ceph-worker-1   edge-7        NodeWorkloadLock      ceph     worker-1   active   5m      40%        \
-             17.3.0    moving",
+             17.3.0    -     moving",
         ],
     );
 }

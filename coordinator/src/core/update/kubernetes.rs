@@ -8,7 +8,7 @@ use muster_proto::{
 };
 
 use crate::{
-    core::{Effect, KubernetesQuestion, Reply},
+    core::{About, Effect, KubernetesQuestion, Reply},
     facts::{
         AuditObject, EvictedPod, Facts, KubernetesAsked, KubernetesObservation, MUSTER, MachineRow, OwedCordon, Seen,
         Transaction, Undrainable,
@@ -82,6 +82,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         let seen = Seen { what: message.clone(), at_mono_ms: now.mono_ms };
         tx.live_mut(&about).kubernetes.told.insert(reason, seen);
         // Best effort: it occupies no place, and its answer is ignored.
+        let about = About::Machine(about);
         effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
     }
     for (about, op, access) in asked {
@@ -105,6 +106,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         }
         let op = if seeded_bug("evict-without-uid") { without_uids(op) } else { op };
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
+        let about = About::Machine(about);
         effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
     }
 }
@@ -191,7 +193,10 @@ pub(in crate::core) fn answered(
     }
     let facts: &Facts = tx;
     let snapshot = ClusterSnapshot::of(facts, cluster, limits, now);
-    let policy = snapshot.as_ref().and_then(|snapshot| snapshot.spec.kubernetes.as_ref()).map(|spec| spec.drain);
+    let spec = snapshot.as_ref().and_then(|snapshot| snapshot.spec.kubernetes.as_ref());
+    let policy = spec.map(|spec| spec.drain);
+    let notes_node = matches!(asked.op, KubernetesOp::Nodes | KubernetesOp::Node { .. })
+        && spec.is_some_and(|spec| spec.maintenance.is_some());
     let at_rest = snapshot.as_ref().is_some_and(|snapshot| {
         let view = snapshot.machines.iter().find(|view| view.row.name == *about);
         view.is_some_and(|view| !others_disturbed(snapshot, view))
@@ -204,11 +209,31 @@ pub(in crate::core) fn answered(
         }
         Err(failure) => failed(look, &asked, failure, now),
     }
+    if notes_node {
+        note_node(tx, about, limits, now);
+    }
     Reply::Ok
 }
 
+/// Records the name of the machine's node, once that is certain: requests and locks are about it.
+fn note_node(tx: &mut Transaction<'_>, machine: &MachineName, limits: &Limits, now: Now) {
+    let facts: &Facts = tx;
+    let Some(row) = facts.machines.get(machine) else { return };
+    let Some(snapshot) = ClusterSnapshot::of(facts, &row.spec.cluster_name, limits, now) else { return };
+    let view = snapshot.machines.iter().find(|view| view.row.name == *machine);
+    let nodes = view.and_then(|view| view.live?.kubernetes.nodes.as_ref());
+    let (Some(view), Some(nodes)) = (view, nodes) else { return };
+    let Ok(Some(node)) = identity::of(&snapshot, view, &nodes.what) else { return };
+    let name = node.object.name.clone();
+    if row.kubernetes_node.as_ref() != Some(&name)
+        && let Some(row) = tx.machine_mut(machine)
+    {
+        row.kubernetes_node = Some(name);
+    }
+}
+
 /// The first answer in an update pins the cluster's UID; another cluster behind the same address is not believed.
-fn is_same_cluster(
+pub(super) fn is_same_cluster(
     tx: &mut Transaction<'_>,
     (cluster, pins): (&ClusterName, bool),
     reply: KubernetesReply,
@@ -268,7 +293,7 @@ fn replied(
             }
         }
         KubernetesReply::ControlPlane { servers: what, .. } => look.control_plane = Some(Seen { what, at_mono_ms }),
-        KubernetesReply::Done => {}
+        KubernetesReply::Handshake { .. } | KubernetesReply::Done => {}
     }
 }
 

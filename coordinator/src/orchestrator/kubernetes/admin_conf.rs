@@ -233,7 +233,13 @@ impl Known {
 
 /// Does it take pods away, or keep them away? Whatever speaks for that must have been seen a moment ago.
 const fn is_change(op: &KubernetesOp) -> bool {
-    matches!(op, KubernetesOp::Cordon { .. } | KubernetesOp::Evict { .. } | KubernetesOp::Delete { .. })
+    matches!(
+        op,
+        KubernetesOp::Cordon { .. }
+            | KubernetesOp::Evict { .. }
+            | KubernetesOp::Delete { .. }
+            | KubernetesOp::Requests { .. }
+    )
 }
 
 fn outdated(held: &Held) -> KubernetesFailure {

@@ -13,6 +13,7 @@ use crate::facts::kubernetes::{
     SCALE_DOWN_IS_DISABLED, ScaleDown, ScaleDownBefore,
 };
 use crate::orchestrator::kubernetes::{
+    handshake,
     kubeconfig::Kubeconfig,
     list::list,
     load::{all_loads, load},
@@ -26,7 +27,7 @@ pub use crate::orchestrator::kubernetes::{
     transport::{CONNECT_DEADLINE, MAX_ANSWER, REQUEST_DEADLINE},
 };
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 /// Namespace of Events about nodes, which have no namespace themselves.
 pub(super) const EVENT_NAMESPACE: &str = "default";
@@ -99,6 +100,19 @@ impl KubernetesClient {
             }
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(delete(&mut session, pod).await?)),
             KubernetesOp::ControlPlane { servers } => self.control_plane(&mut session, servers).await,
+            KubernetesOp::Handshake { define } => {
+                if *define {
+                    handshake::define(&mut session).await?;
+                }
+                handshake::objects(&mut session).await
+            }
+            KubernetesOp::Requests { cluster_uid: known, make, remove } => {
+                let found = cluster_uid(&mut session).await?;
+                if found != *known {
+                    return Err(KubernetesFailure::another_cluster(known, &found));
+                }
+                handshake::change((&self.transport, fallbacks), make, remove).await
+            }
             KubernetesOp::Event { node, reason, message, warning } => {
                 let event = event(node, reason, message, *warning);
                 let path = format!("/api/v1/namespaces/{EVENT_NAMESPACE}/events");
@@ -318,7 +332,7 @@ pub(super) fn post(path: &str, object: &Value) -> Call {
     with_body(Method::POST, path.to_owned(), JSON, object)
 }
 
-fn with_body(method: Method, path: String, media_type: &'static str, body: &Value) -> Call {
+pub(super) fn with_body(method: Method, path: String, media_type: &'static str, body: &Value) -> Call {
     Call { method, target: path, body: Some((media_type, body.to_string().into_bytes())) }
 }
 

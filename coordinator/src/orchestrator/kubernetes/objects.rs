@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use crate::orchestrator::kubernetes::selector::{LabelSelector, Labels};
 
 /// The default for an explicit null: Go writes an empty list or map as null where the field has no `omitempty`.
-fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 

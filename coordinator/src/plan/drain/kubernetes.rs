@@ -22,7 +22,7 @@ use muster_proto::{
 use super::{DrainStep, Goal, Orchestrator, deadline_ms, goal, to_restore};
 use crate::{
     facts::{
-        DrainKind, KubernetesObservation, KubernetesTarget, Seen,
+        DrainKind, KubernetesObservation, KubernetesTarget, MachineRow, Seen,
         kubernetes::{Budget, KubernetesFailure, KubernetesNode, KubernetesOp},
     },
     plan::{
@@ -268,6 +268,12 @@ fn is_on_its_own(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, look: &
     control && disturbed && silent && control_plane::others(snapshot, view).is_empty()
 }
 
+/// As [`is_on_its_own`], for what is asked about the whole cluster.
+pub(in crate::plan) fn is_without_control_plane(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> bool {
+    let view = snapshot.machines.iter().find(|view| view.row.name == row.name);
+    view.is_some_and(|view| look(view).is_some_and(|look| is_on_its_own(snapshot, view, look)))
+}
+
 /// An operator made the node schedulable while Muster drained it. Muster does not cordon against an operator.
 fn uncordoned_by_others(node: &str) -> Blocked {
     blocked(
@@ -295,7 +301,7 @@ fn unanswered(look: &KubernetesObservation, what: &str) -> Blocked {
 }
 
 /// The last question has no answer.
-fn failed(failure: &KubernetesFailure) -> Blocked {
+pub(in crate::plan) fn failed(failure: &KubernetesFailure) -> Blocked {
     let message = format!("Error: the Kubernetes API server cannot be asked - {failure}");
     let clears_when = match failure {
         KubernetesFailure::Unauthorized(_) => {

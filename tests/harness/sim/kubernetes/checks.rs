@@ -230,7 +230,8 @@ impl World {
     pub(super) fn question_is_right(&mut self, question: &KubernetesQuestion) -> Result<(), Violation> {
         let Some(kubernetes) = &self.kubernetes else { return Ok(()) };
         let cluster = &kubernetes.cluster;
-        let Some(row) = self.facts().and_then(|facts| facts.machines.get(&question.about)) else { return Ok(()) };
+        let Some(about) = question.about.machine() else { return Ok(()) };
+        let Some(row) = self.facts().and_then(|facts| facts.machines.get(about)) else { return Ok(()) };
         match &question.op {
             KubernetesOp::Cordon { node, .. } => {
                 let Some(node) = cluster.at_version(node).filter(|node| !node.unschedulable) else { return Ok(()) };
@@ -251,23 +252,25 @@ impl World {
                 };
                 self.watcher.kubelet_is_back(&node.name, back || !disturbed)?;
             }
-            KubernetesOp::Delete { pod } if !kubernetes.words.has(&question.about, pod) => {
-                return Err(self.watcher.deletes_another(&question.about, &format!("{} ({})", pod.name, pod.uid)));
+            KubernetesOp::Delete { pod } if !kubernetes.words.has(about, pod) => {
+                return Err(self.watcher.deletes_another(about, &format!("{} ({})", pod.name, pod.uid)));
             }
             KubernetesOp::Evict { .. } | KubernetesOp::Delete { .. } => {
                 let Some(KubernetesTarget::Node { uid, .. }) = target(row) else {
-                    return Err(self.watcher.evicts_elsewhere(&question.about, "a pod, and its node is not recorded"));
+                    return Err(self.watcher.evicts_elsewhere(about, "a pod, and its node is not recorded"));
                 };
                 let recent = |at: u64| at + SEEN_AGO_MS > self.at;
                 let open = |node: &&Node| !node.unschedulable && !node.uncordoned_at.is_some_and(recent);
                 if cluster.node(uid).filter(open).is_some() {
-                    return Err(self.watcher.evicts_elsewhere(&question.about, "pods from a schedulable node"));
+                    return Err(self.watcher.evicts_elsewhere(about, "pods from a schedulable node"));
                 }
             }
             KubernetesOp::Nodes
             | KubernetesOp::Node { .. }
             | KubernetesOp::Load { .. }
             | KubernetesOp::ControlPlane { .. }
+            | KubernetesOp::Handshake { .. }
+            | KubernetesOp::Requests { .. }
             | KubernetesOp::Event { .. } => {}
         }
         Ok(())
@@ -306,19 +309,21 @@ impl World {
         let (KubernetesOp::Cordon { node, .. } | KubernetesOp::Uncordon { node, .. }) = &call.op else {
             return Ok(());
         };
+        let Some(about) = call.about.machine() else { return Ok(()) };
         // What an earlier drain of this node has taken is not taken by this one.
         kubernetes.seen.taken.retain(|(uid, _)| *uid != node.uid);
         let machine = kubernetes.cluster.node(&node.uid).and_then(|node| self.machines.get(node.index));
-        self.watcher.is_own_node(&call.about, machine.map(|machine| &machine.name))
+        self.watcher.is_own_node(about, machine.map(|machine| &machine.name))
     }
 
     /// Nothing is to be changed in another cluster.
     pub(super) fn change_is_in_cluster(&self, call: &Call) -> Result<(), Violation> {
+        let Some(about) = call.about.machine() else { return Ok(()) };
         match &call.op {
             KubernetesOp::Cordon { node, .. } | KubernetesOp::Uncordon { node, .. }
                 if node.uid.starts_with("other-") =>
             {
-                Err(self.watcher.changes_another_cluster(&call.about, &node.uid))
+                Err(self.watcher.changes_another_cluster(about, &node.uid))
             }
             _ => Ok(()),
         }
@@ -326,16 +331,16 @@ impl World {
 
     /// An eviction was accepted. `counted`: the pod was healthy, and its budget was reduced for it.
     pub(super) fn eviction_is_right(&mut self, call: &Call, pod: &Pod, counted: bool) -> Result<(), Violation> {
-        let Some(kubernetes) = &mut self.kubernetes else { return Ok(()) };
+        let (Some(kubernetes), Some(about)) = (&mut self.kubernetes, call.about.machine()) else { return Ok(()) };
         let cluster = &kubernetes.cluster;
         if !cluster.must_leave(pod) {
-            return Err(self.watcher.evicts_elsewhere(&call.about, &format!("pod {}, which stays", pod.name)));
+            return Err(self.watcher.evicts_elsewhere(about, &format!("pod {}, which stays", pod.name)));
         }
         let node = pod.node.as_ref().and_then(|uid| cluster.node(uid));
         let machine = node.and_then(|node| self.machines.get(node.index));
-        if machine.is_none_or(|machine| machine.name != call.about) {
+        if machine.is_none_or(|machine| machine.name != *about) {
             let what = format!("pod {} of node {:?}", pod.name, node.map(|node| &node.name));
-            return Err(self.watcher.evicts_elsewhere(&call.about, &what));
+            return Err(self.watcher.evicts_elsewhere(about, &what));
         }
         let Owner::App(n) = pod.owner else { return Ok(()) };
         let Some(app) = cluster.apps.get(n) else { return Ok(()) };

@@ -159,9 +159,9 @@ impl World {
             Deletion::Replaced => "a deletion met another pod",
             Deletion::Gone | Deletion::Forbidden(_) | Deletion::Refused(_) => "a forced pod was gone",
         });
-        match deleted.filter(|uid| *uid != pod.uid) {
-            Some(uid) => Err(self.watcher.deletes_another(&call.about, &uid)),
-            None => Ok(answer),
+        match (call.about.machine(), deleted.filter(|uid| *uid != pod.uid)) {
+            (Some(about), Some(uid)) => Err(self.watcher.deletes_another(about, &uid)),
+            _ => Ok(answer),
         }
     }
 }

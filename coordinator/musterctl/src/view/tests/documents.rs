@@ -354,6 +354,7 @@ pub(super) fn request(machine: Option<&str>, removal: bool, release: &str) -> Re
             cluster_name: "edge-7".into(),
             kind: if machine.is_some() { "NodeMaintenanceRequest" } else { "ClusterMaintenanceRequest" }.into(),
             node_name: machine.map(Into::into),
+            uid: None,
             scope: Scope::Os,
             removal,
             release: release.into(),
@@ -372,6 +373,7 @@ pub(super) fn lock(machine: Option<&str>, release: &str) -> Lock {
             kind: if machine.is_some() { "NodeWorkloadLock" } else { "ClusterWorkloadLock" }.into(),
             controller_name: "ceph".into(),
             node_name: machine.map(Into::into),
+            uid: None,
         },
         status: LockStatus {
             state: LockState::Active,

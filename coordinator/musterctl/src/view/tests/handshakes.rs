@@ -29,6 +29,7 @@ fn lock(name: &str, kind: &str, (holder, node): (&str, Option<&str>), status: Lo
         kind: kind.into(),
         controller_name: holder.into(),
         node_name: node.map(str::to_owned),
+        uid: None,
     };
     json(&Lock { metadata: metadata(name, "2026-03-01T12:00:00Z"), spec, status })
 }
@@ -68,6 +69,7 @@ fn requests() {
             cluster_name: "edge-7".into(),
             kind: kind.into(),
             node_name: (name != "edge-7").then(|| name.into()),
+            uid: None,
             scope,
             removal: name != "edge-7",
             release: "1.4".into(),

@@ -4,6 +4,7 @@ mod autoscaler;
 mod checking;
 mod fixture;
 mod forcing;
+mod handshake;
 mod one_another;
 mod owed;
 

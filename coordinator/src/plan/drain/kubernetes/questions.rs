@@ -96,7 +96,7 @@ pub(super) fn free_at(look: &KubernetesObservation) -> u64 {
 }
 
 /// Delay after a failure.
-fn delay_ms(failure: &KubernetesFailure) -> u64 {
+pub(in crate::plan) fn delay_ms(failure: &KubernetesFailure) -> u64 {
     match failure {
         KubernetesFailure::Conflict(_) => CONFLICT_MS,
         KubernetesFailure::Busy { after, .. } => u64::try_from(after.as_millis()).unwrap_or(RETRY_MS),

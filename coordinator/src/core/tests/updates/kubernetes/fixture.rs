@@ -9,6 +9,7 @@ use crate::{
     core::KubernetesQuestion,
     facts::{
         DrainRow, KubernetesTarget, Sealed, SecretId,
+        handshake::{HandshakeObjects, LockObject, NewRequest, OldRequest, RequestObject, Subject},
         kubernetes::{
             Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
             KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown,
@@ -41,6 +42,12 @@ pub(super) struct Kubernetes {
     pub(super) late_pod: Option<Pod>,
     /// The API server's words against every deletion: the account may not, or an admission webhook.
     pub(super) undeletable: Option<Deletion>,
+    /// Its maintenance requests.
+    pub(super) requests: Vec<RequestObject>,
+    /// A finalizer that somebody puts on new requests.
+    pub(super) finalizer: Option<&'static str>,
+    /// Its workload locks.
+    pub(super) locks: Vec<LockObject>,
     /// Events on nodes, as text.
     pub(super) events: Vec<String>,
     /// Log of the changes and evictions, as text.
@@ -105,6 +112,9 @@ impl Kubernetes {
             slow: false,
             late_pod: None,
             undeletable: None,
+            requests: Vec::new(),
+            finalizer: None,
+            locks: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
             answered: 0,
@@ -166,11 +176,48 @@ impl Kubernetes {
                 });
                 Ok(KubernetesReply::ControlPlane { cluster_uid, servers: servers.collect() })
             }
+            KubernetesOp::Handshake { .. } => {
+                let objects = HandshakeObjects { requests: self.requests.clone(), locks: self.locks.clone() };
+                Ok(KubernetesReply::Handshake { cluster_uid, objects })
+            }
+            KubernetesOp::Requests { make, remove, .. } => {
+                make.iter().for_each(|new| self.make(new));
+                remove.iter().for_each(|old| self.remove(old));
+                Ok(KubernetesReply::Done)
+            }
             KubernetesOp::Event { node, reason, .. } => {
                 self.events.push(format!("{}: {reason}", node.name));
                 Ok(KubernetesReply::Done)
             }
         }
+    }
+
+    fn make(&mut self, new: &NewRequest) {
+        self.log.push(format!("request {}", new.name));
+        assert!(self.requests.iter().all(|known| known.name != new.name), "{} is there", new.name);
+        self.requests.push(RequestObject {
+            subject: new.subject.clone(),
+            name: new.name.clone(),
+            uid: format!("uid-{}-{}", new.name, self.log.len()),
+            requested_by: Some(new.requested_by.clone()),
+            deleting: false,
+            finalizers: self.finalizer.into_iter().map(str::to_owned).collect(),
+            annotations: Vec::new(),
+        });
+    }
+
+    fn remove(&mut self, old: &OldRequest) {
+        self.log.push(format!("release {}", old.name));
+        self.requests.iter_mut().filter(|known| known.uid == old.uid).for_each(|known| known.deleting = true);
+        // The controller lets it go at once.
+        let held = |known: &RequestObject| known.finalizers.iter().any(|name| Some(name.as_str()) != self.finalizer);
+        self.requests.retain(|known| !known.deleting || held(known));
+    }
+
+    /// The request about this node.
+    pub(super) fn request(&mut self, node: &str) -> &mut RequestObject {
+        let subject = Subject::Node(node.to_owned());
+        self.requests.iter_mut().find(|known| known.subject == subject).expect("a request")
     }
 
     fn etcd(&self, server: &ControlServer) -> Option<EtcdState> {
@@ -329,6 +376,11 @@ fn probe() -> EtcdProbe {
 
 /// A deployed cluster with Kubernetes, at rest.
 pub(super) fn at_rest(change: impl FnOnce(&mut KubernetesDrain)) -> Fleet {
+    at_rest_with(|spec| change(&mut spec.drain))
+}
+
+/// The same, with other settings as well.
+pub(super) fn at_rest_with(change: impl FnOnce(&mut KubernetesSpec)) -> Fleet {
     let mut fleet = deployed(3, 2);
     let name = SecretName::new("kubeconfig").expect("a label");
     let id = SecretId { cluster: Some(cluster()), name: name.clone() };
@@ -336,9 +388,10 @@ pub(super) fn at_rest(change: impl FnOnce(&mut KubernetesDrain)) -> Fleet {
     let create = Request::CreateSecret { id, version, sealed: Sealed(vec![1]), clusters: [].into() };
     fleet.ask(create).expect("made");
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
-    let mut drain = KubernetesDrain::default();
-    change(&mut drain);
-    spec.kubernetes = Some(KubernetesSpec { source: KubeconfigSource::Secret(name), drain, etcd: Some(probe()) });
+    let (source, drain) = (KubeconfigSource::Secret(name), KubernetesDrain::default());
+    let mut kubernetes = KubernetesSpec { source, drain, etcd: Some(probe()), maintenance: None };
+    change(&mut kubernetes);
+    spec.kubernetes = Some(kubernetes);
     fleet.ask(apply(spec, &[])).expect("applies");
     fleet.report_boots();
     fleet
@@ -350,7 +403,15 @@ pub(super) fn before_controls(
     change: impl FnOnce(&mut KubernetesDrain),
     pods: impl FnOnce(&mut Kubernetes),
 ) -> (Fleet, Kubernetes) {
-    let mut fleet = at_rest(change);
+    before_controls_of(at_rest(change), width, pods)
+}
+
+/// The same with a fleet at rest.
+pub(super) fn before_controls_of(
+    mut fleet: Fleet,
+    width: u32,
+    pods: impl FnOnce(&mut Kubernetes),
+) -> (Fleet, Kubernetes) {
     release(&mut fleet, &["install"], width);
     let mut kubernetes = Kubernetes::of(&fleet);
     pods(&mut kubernetes);
@@ -365,7 +426,11 @@ pub(super) fn at_workers_with(
     change: impl FnOnce(&mut KubernetesDrain),
     pods: impl FnOnce(&mut Kubernetes),
 ) -> (Fleet, Kubernetes) {
-    let (mut fleet, mut kubernetes) = before_controls(width, change, pods);
+    after_controls(before_controls(width, change, pods))
+}
+
+/// The control machines are updated.
+pub(super) fn after_controls((mut fleet, mut kubernetes): (Fleet, Kubernetes)) -> (Fleet, Kubernetes) {
     for control in ["control-1", "control-2", "control-3"] {
         fleet.complete_in(&mut kubernetes, control);
         assert_eq!((fleet.part(control), fleet.slot(control)), (None, None), "{:?}", fleet.why(control));

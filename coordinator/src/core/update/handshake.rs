@@ -1,0 +1,197 @@
+//! The maintenance handshake as custom resources: what a list of a cluster's requests and locks shows is recorded.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_proto::model::{ClusterName, MachineName, Now};
+
+use super::kubernetes::is_same_cluster;
+use crate::{
+    core::{About, Effect, KubernetesQuestion},
+    facts::{
+        Facts, KubernetesAsked, LockKey, LockOf, LockRow, Seen, StandingRequest, Transaction,
+        handshake::{HandshakeObjects, LockObject, RequestObject, Subject},
+        kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
+    },
+    plan::{
+        Limits,
+        drain::kubernetes::{access, control_plane},
+        handshake,
+        requests::requested,
+        snapshot::ClusterSnapshot,
+    },
+};
+
+/// Maximum locks of a cluster that are recorded. It fits ten controllers on each of ten thousand machines.
+const LOCKS_MAX: usize = 100_000;
+/// Longest name of a controller that is recorded, in bytes.
+const NAME_BYTES_MAX: usize = 63;
+
+/// Clusters with the handshake as custom resources.
+pub(in crate::core) fn having(facts: &Facts) -> impl Iterator<Item = &ClusterName> {
+    let has_it = |cluster: &ClusterName| {
+        let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
+        kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some())
+    };
+    facts.clusters.keys().filter(move |cluster| has_it(cluster))
+}
+
+/// Asks the next questions, one for each cluster at a time.
+pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
+    let facts: &Facts = tx;
+    let mut due = Vec::new();
+    for cluster in having(facts) {
+        let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
+        let (Some(spec), Some(op)) = (&snapshot.spec.kubernetes, handshake::next(&snapshot)) else { continue };
+        let access = access::of(facts, cluster, spec).map(|access| (access, control_plane::fallbacks(&snapshot)));
+        due.push((cluster.clone(), op, access));
+    }
+    for (cluster, op, access) in due {
+        let number = tx.next_question();
+        let look = tx.handshake_mut(&cluster);
+        let (access, fallbacks) = match access {
+            Ok(access) => access,
+            Err(what) => {
+                look.failure = Some(Seen { what, at_mono_ms: now.mono_ms });
+                continue;
+            }
+        };
+        if matches!(&op, KubernetesOp::Requests { make, .. } if !make.is_empty()) {
+            look.unsettled_mono_ms = Some(now.mono_ms);
+        }
+        look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
+        let about = About::Cluster(cluster);
+        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
+    }
+}
+
+/// Handles the result of a question, and ignores an obsolete one.
+pub(in crate::core) fn answered(
+    tx: &mut Transaction<'_>,
+    (cluster, number): (&ClusterName, u64),
+    result: Result<KubernetesReply, KubernetesFailure>,
+    now: Now,
+) {
+    if !tx.clusters.contains_key(cluster) {
+        return;
+    }
+    let Some(asked) = tx.handshake_mut(cluster).asked.take_if(|asked| asked.number == number) else { return };
+    let pins = tx.open_rollout(cluster).is_some_and(|rollout| rollout.update.is_some());
+    let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now));
+    let look = tx.handshake_mut(cluster);
+    match result {
+        Ok(KubernetesReply::Handshake { objects, .. }) => {
+            look.failure = None;
+            listed(tx, cluster, objects, (asked.at_mono_ms, now));
+        }
+        Ok(_) => {
+            look.failure = None;
+            // Every request was made. What it has changed is listed next.
+            look.unsettled_mono_ms = None;
+            look.is_outdated = true;
+        }
+        Err(failure) => {
+            let uncertain = matches!(failure, KubernetesFailure::Unreachable(_) | KubernetesFailure::Other(_));
+            if let KubernetesOp::Requests { make, .. } = &asked.op {
+                look.unsettled_mono_ms = (uncertain && !make.is_empty()).then_some(now.mono_ms);
+                look.is_outdated = true;
+            }
+            look.failure = Some(Seen { what: failure, at_mono_ms: now.mono_ms });
+        }
+    }
+}
+
+fn listed(
+    tx: &mut Transaction<'_>,
+    cluster: &ClusterName,
+    HandshakeObjects { requests, locks }: HandshakeObjects,
+    (at_mono_ms, now): (u64, Now),
+) {
+    note_standing(tx, cluster, &requests, now);
+    note_locks(tx, cluster, locks, now);
+    let look = tx.handshake_mut(cluster);
+    let known = std::mem::take(&mut look.finalizers);
+    let borne = requests
+        .iter()
+        .flat_map(|request| request.finalizers.iter().map(|finalizer| (request.uid.clone(), finalizer.clone())));
+    look.finalizers =
+        borne.map(|key| (known.get(&key).copied().unwrap_or(now.mono_ms), key)).map(|(at, key)| (key, at)).collect();
+    look.requests = Some(Seen { what: requests, at_mono_ms });
+    look.is_outdated = false;
+}
+
+/// Records which object stands for each request. One that was made anew has to be answered anew.
+fn note_standing(tx: &mut Transaction<'_>, cluster: &ClusterName, requests: &[RequestObject], now: Now) {
+    let mut standing: BTreeMap<&Subject, &RequestObject> = BTreeMap::new();
+    let ours = requests.iter().filter(|request| request.requested_by.as_deref() == Some(cluster.as_str()));
+    standing.extend(ours.filter(|request| !request.deleting).map(|request| (&request.subject, request)));
+    let facts: &Facts = tx;
+    let mut news: Vec<(Option<MachineName>, String)> = Vec::new();
+    for requested in requested(facts, cluster) {
+        let subject = match requested.machine {
+            None => Some(Subject::Cluster),
+            Some(row) => row.kubernetes_node.clone().map(Subject::Node),
+        };
+        let Some(object) = subject.and_then(|subject| standing.get(&subject).copied()) else { continue };
+        let update = facts.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
+        let known = match requested.machine {
+            None => update.and_then(|update| update.standing.as_ref()),
+            Some(row) => row.update.as_ref().and_then(|mine| mine.standing.as_ref()),
+        };
+        if known.is_none_or(|known| known.uid != object.uid) {
+            news.push((requested.machine.map(|row| row.name.clone()), object.uid.clone()));
+        }
+    }
+    let rollout = facts.open_rollout(cluster).map(|rollout| rollout.name.clone());
+    for (machine, uid) in news {
+        let standing = Some(StandingRequest { uid, since_ms: now.wall_ms, revision: tx.next_revision() });
+        match machine {
+            Some(machine) => {
+                if let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) {
+                    mine.standing = standing;
+                }
+            }
+            None => {
+                if let Some(update) = rollout.as_ref().and_then(|rollout| tx.update_mut(rollout)) {
+                    update.standing = standing;
+                }
+            }
+        }
+    }
+}
+
+/// Records the locks as they are now. Only another state raises the revision that an answer is measured by.
+fn note_locks(tx: &mut Transaction<'_>, cluster: &ClusterName, locks: Vec<LockObject>, now: Now) {
+    let mut there = BTreeSet::new();
+    for lock in locks.into_iter().take(LOCKS_MAX) {
+        let LockObject { subject, name, uid, controller, state, message, percentage, description, release } = lock;
+        let key = LockKey { cluster: cluster.clone(), controller: short(&controller), node: None, uid: Some(uid) };
+        there.insert(key.clone());
+        let known = tx.locks.get(&key).cloned();
+        let moved = known.as_ref().is_none_or(|known| known.state != state);
+        let progress = moved || known.as_ref().is_some_and(|known| percentage > known.percentage);
+        let since_ms = known.as_ref().filter(|_| !moved).map_or(now.wall_ms, |known| known.since_ms);
+        let updated_ms = known.as_ref().filter(|_| !progress).map_or(now.wall_ms, |known| known.updated_ms);
+        let revision = match &known {
+            Some(known) if !moved => known.revision,
+            _ => tx.next_revision(),
+        };
+        let object = Some(LockOf { name, subject });
+        let row =
+            LockRow { key, state, since_ms, message, percentage, description, release, updated_ms, revision, object };
+        if known.is_none_or(|known| *known != row) {
+            tx.put_lock(row);
+        }
+    }
+    let of_it = |key: &&LockKey| key.cluster == *cluster && key.uid.is_some();
+    let gone: Vec<LockKey> = tx.locks.keys().filter(of_it).filter(|key| !there.contains(*key)).cloned().collect();
+    gone.iter().for_each(|key| tx.drop_lock(key));
+}
+
+/// A controller's name as a part of a key.
+fn short(name: &str) -> String {
+    let mut short = name.replace('/', "_");
+    while short.len() > NAME_BYTES_MAX {
+        short.pop();
+    }
+    short
+}

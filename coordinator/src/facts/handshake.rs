@@ -1,0 +1,125 @@
+//! The maintenance handshake as custom resources of group `lcm.mirantis.com`: requests and locks as they are in a
+//! cluster, and what is known of them while the process lives.
+
+use std::collections::BTreeMap;
+
+use muster_proto::model::{LockState, Scope};
+use serde::{Deserialize, Serialize};
+
+use super::{KubernetesAsked, Seen, kubernetes::KubernetesFailure};
+
+/// The annotation on a request that Muster made: the cluster's name in Muster.
+pub const REQUESTED_BY: &str = "muster/requested-by";
+
+/// What a request or a lock is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Subject {
+    /// The cluster itself.
+    Cluster,
+    /// The node of this name.
+    Node(String),
+}
+
+/// A request to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRequest {
+    /// What it is about.
+    pub subject: Subject,
+    /// Name of the object.
+    pub name: String,
+    /// Permitted operations.
+    pub scope: Scope,
+    /// Value of [`REQUESTED_BY`].
+    pub requested_by: String,
+}
+
+/// A request to remove.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldRequest {
+    /// What it is about.
+    pub subject: Subject,
+    /// Name of the object.
+    pub name: String,
+    /// Its UID: another object of this name stays.
+    pub uid: String,
+}
+
+/// A ClusterMaintenanceRequest or NodeMaintenanceRequest in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestObject {
+    /// What it is about.
+    pub subject: Subject,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Value of [`REQUESTED_BY`]. None: Muster did not make it.
+    pub requested_by: Option<String>,
+    /// Is it being deleted? It is gone when its finalizers are.
+    pub deleting: bool,
+    /// Its finalizers: whose release its end waits for.
+    pub finalizers: Vec<String>,
+    /// Names of its annotations.
+    pub annotations: Vec<String>,
+}
+
+/// A ClusterWorkloadLock or NodeWorkloadLock in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockObject {
+    /// What it guards, by its spec.
+    pub subject: Subject,
+    /// Its name: no more than that.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// `spec.controllerName`.
+    pub controller: String,
+    /// Its state. Without a status it is active.
+    pub state: LockState,
+    /// `status.errorMessage` on one line, without the time at its beginning: an error, or progress.
+    pub message: String,
+    /// `status.inactivationProgress.percentage`, from 0 to 100.
+    pub percentage: u32,
+    /// `status.inactivationProgress.description`, on one line.
+    pub description: String,
+    /// `status.release`; empty: unknown.
+    pub release: String,
+}
+
+/// Requests and locks of a cluster. The locks were listed after the requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HandshakeObjects {
+    /// Its requests.
+    pub requests: Vec<RequestObject>,
+    /// Its locks.
+    pub locks: Vec<LockObject>,
+}
+
+/// A request object that stands for a recorded request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandingRequest {
+    /// Its UID.
+    pub uid: String,
+    /// Time when it was seen first, in Unix milliseconds.
+    pub since_ms: u64,
+    /// A lock that changed earlier does not answer it.
+    pub revision: u64,
+}
+
+/// What is known of a cluster's handshake. The locks are recorded in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HandshakeObservation {
+    /// The open question; one at a time.
+    pub asked: Option<KubernetesAsked>,
+    /// Its requests.
+    pub requests: Option<Seen<Vec<RequestObject>>>,
+    /// Requests were changed since that list.
+    pub is_outdated: bool,
+    /// Why the last question has no answer. None: it had one.
+    pub failure: Option<Seen<KubernetesFailure>>,
+    /// Time of the last creation, in monotonic milliseconds: while it has no answer it may yet be carried out.
+    pub unsettled_mono_ms: Option<u64>,
+    /// Since when a request has borne a finalizer, by UID and finalizer, in monotonic milliseconds.
+    pub finalizers: BTreeMap<(String, String), u64>,
+}

@@ -1,0 +1,378 @@
+//! The maintenance handshake as custom resources: which requests are made and removed in the Kubernetes cluster,
+//! whether one stands there, and whether it is gone. Level-triggered: what is recorded is compared with the last list.
+
+use muster_proto::model::{Blocked, MachineName, MaintenanceObjects, ObjectController, Reason};
+
+use super::{
+    drain::kubernetes::{self, FRESH_MS, SETTLE_MS},
+    requests::{Requested, requested},
+    safety::{self, blocked},
+    snapshot::ClusterSnapshot,
+};
+use crate::facts::{
+    self, HandshakeObservation, MachineRow, Seen, StandingRequest,
+    handshake::{NewRequest, OldRequest, RequestObject, Subject},
+    kubernetes::{KubernetesFailure, KubernetesOp},
+};
+
+/// Interval between two lists while a request exists, in milliseconds.
+const LOOK_EVERY_MS: u64 = 2_000;
+/// The same while an update is open, in milliseconds: a request is made only after a look a moment ago.
+const OPEN_EVERY_MS: u64 = FRESH_MS / 2;
+/// The same while nothing is under way, in milliseconds.
+const REST_EVERY_MS: u64 = 60_000;
+/// Age of a list up to which requests are made and removed by it, in milliseconds.
+const CHANGE_WITHIN_MS: u64 = 2_000;
+/// Most requests that are made and removed at once.
+const CHANGES_MAX: usize = 50;
+/// The controller whose finalizer and annotation are known: Rockoon (`../kube/crds.md`).
+const ROCKOON: &str = "openstack";
+const ROCKOON_FINALIZER: &str = "lcm.mirantis.com/rockoon.nodemaintenancerequest-finalizer";
+/// The annotation that kopf puts on an object once its handler is through.
+const KOPF_HANDLED: &str = "kopf.zalando.org/last-handled-configuration";
+
+/// The cluster's settings. None: it has no such handshake.
+#[must_use]
+pub fn spec<'a>(snapshot: &ClusterSnapshot<'a>) -> Option<&'a MaintenanceObjects> {
+    kubernetes::spec(snapshot)?.maintenance.as_ref()
+}
+
+fn look<'a>(snapshot: &ClusterSnapshot<'a>) -> Option<&'a HandshakeObservation> {
+    snapshot.facts.live.handshakes.get(&snapshot.cluster.name)
+}
+
+/// The declared controllers, with what is known of each.
+pub fn declared<'a>(snapshot: &ClusterSnapshot<'a>) -> impl Iterator<Item = &'a ObjectController> {
+    spec(snapshot).into_iter().flat_map(|spec| &spec.controllers)
+}
+
+/// The finalizer and the annotation by which this controller shows that it has seen a request and handled it.
+#[must_use]
+pub fn marks<'a>(snapshot: &ClusterSnapshot<'a>, controller: &str) -> (Option<&'a str>, Option<&'a str>) {
+    let declared = declared(snapshot).find(|declared| declared.name == controller);
+    let marks = declared.map(|of| (of.finalizer.as_deref(), of.handled_annotation.as_deref()));
+    match marks {
+        Some((Some(finalizer), handled)) => (Some(finalizer), handled),
+        _ if controller == ROCKOON => (Some(ROCKOON_FINALIZER), Some(KOPF_HANDLED)),
+        _ => (None, None),
+    }
+}
+
+/// What a request is about in the cluster. None: the machine has no Kubernetes node.
+fn subject(row: Option<&MachineRow>) -> Option<Subject> {
+    row.map_or(Some(Subject::Cluster), |row| row.kubernetes_node.clone().map(Subject::Node))
+}
+
+/// The requests that are to exist in the cluster.
+fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
+    let cluster = &snapshot.cluster.name;
+    let object = |Requested { machine, scope, .. }: Requested<'_>| {
+        let subject = subject(machine)?;
+        let name = match &subject {
+            Subject::Cluster => cluster.to_string(),
+            Subject::Node(node) => node.clone(),
+        };
+        Some(NewRequest { subject, name, scope, requested_by: cluster.to_string() })
+    };
+    requested(snapshot.facts, cluster).filter_map(object).collect()
+}
+
+fn is_ours(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
+    request.requested_by.as_deref() == Some(snapshot.cluster.name.as_str())
+}
+
+/// Requests to make: nobody's request is about the same.
+fn to_make(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<NewRequest> {
+    let is_free = |new: &NewRequest| requests.iter().all(|known| known.subject != new.subject);
+    wanted(snapshot).into_iter().filter(is_free).take(CHANGES_MAX).collect()
+}
+
+/// Requests to remove: ours that stand for none any more. That of a machine whose state is in doubt stays.
+fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<OldRequest> {
+    let wanted = wanted(snapshot);
+    let in_doubt = |request: &RequestObject| {
+        let mut rows = snapshot.machines.iter().map(|view| view.row);
+        rows.any(|row| row.needs_review && subject(Some(row)).as_ref() == Some(&request.subject))
+    };
+    let is_over = |request: &&RequestObject| {
+        is_ours(snapshot, request)
+            && !request.deleting
+            && !in_doubt(request)
+            && wanted.iter().all(|new| (&new.subject, &new.name) != (&request.subject, &request.name))
+    };
+    let old = |request: &RequestObject| OldRequest {
+        subject: request.subject.clone(),
+        name: request.name.clone(),
+        uid: request.uid.clone(),
+    };
+    requests.iter().filter(is_over).map(old).take(CHANGES_MAX).collect()
+}
+
+/// The next question. One at a time.
+#[must_use]
+pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
+    spec(snapshot)?;
+    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
+        return None;
+    }
+    let Some(look) = look(snapshot) else { return Some(KubernetesOp::Handshake { define: true }) };
+    let now = snapshot.now.mono_ms;
+    if free_at(look) > now {
+        return None;
+    }
+    // The definitions may be gone.
+    let Some(seen) = look.requests.as_ref().filter(|_| look.failure.is_none()) else {
+        return Some(KubernetesOp::Handshake { define: true });
+    };
+    let (make, remove) = (to_make(snapshot, &seen.what), to_remove(snapshot, &seen.what));
+    let age = now.saturating_sub(seen.at_mono_ms);
+    let list = Some(KubernetesOp::Handshake { define: false });
+    if look.is_outdated {
+        return list;
+    }
+    if !make.is_empty() || !remove.is_empty() {
+        // The list of an update pins the cluster.
+        let cluster_uid = snapshot.cluster.kubernetes_uid.clone();
+        return match cluster_uid.filter(|_| age < CHANGE_WITHIN_MS) {
+            Some(cluster_uid) => Some(KubernetesOp::Requests { cluster_uid, make, remove }),
+            None => list,
+        };
+    }
+    (age >= every_ms(snapshot, &seen.what)).then_some(list).flatten()
+}
+
+/// Interval between two lists, in milliseconds.
+fn every_ms(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> u64 {
+    let ours = requests.iter().any(|request| is_ours(snapshot, request));
+    if ours || !wanted(snapshot).is_empty() {
+        return LOOK_EVERY_MS;
+    }
+    if snapshot.update().is_some() { OPEN_EVERY_MS } else { REST_EVERY_MS }
+}
+
+/// When the API server may be asked again, in monotonic milliseconds.
+fn free_at(look: &HandshakeObservation) -> u64 {
+    let delay_ms = kubernetes::questions::delay_ms;
+    let failure = look.failure.iter().map(|failure| failure.at_mono_ms.saturating_add(delay_ms(&failure.what)));
+    // An answer that is so late counts as lost.
+    let open = look.asked.iter().map(|asked| asked.at_mono_ms.saturating_add(SETTLE_MS));
+    failure.chain(open).max().unwrap_or(0)
+}
+
+/// The next time, Unix milliseconds, at which time alone brings a question or another reason.
+#[must_use]
+pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
+    spec(snapshot)?;
+    let look = look(snapshot)?;
+    let later = |at: u64, by_ms: u64| at.saturating_add(by_ms);
+    let listed = look.requests.iter().flat_map(|seen| {
+        let every_ms = every_ms(snapshot, &seen.what);
+        [every_ms, CHANGE_WITHIN_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms))
+    });
+    let seen = look.finalizers.values().map(|since| later(*since, facts::SETTLE_MS));
+    let unsettled = look.unsettled_mono_ms.map(|at| later(at, SETTLE_MS));
+    let inherited = later(snapshot.facts.live.started_mono_ms, SETTLE_MS);
+    let moments = listed.chain(seen).chain(unsettled).chain([free_at(look), inherited]);
+    let next = moments.filter(|at| *at > snapshot.now.mono_ms).min()?;
+    let of_answers = standing_since_ms(snapshot).map(|since_ms| since_ms.saturating_add(facts::SETTLE_MS));
+    let of_answers = of_answers.filter(|at_ms| *at_ms > snapshot.now.wall_ms).min();
+    let next_ms = snapshot.now.wall_ms + (next - snapshot.now.mono_ms);
+    Some(of_answers.map_or(next_ms, |at_ms| at_ms.min(next_ms)))
+}
+
+fn standing_since_ms(snapshot: &ClusterSnapshot<'_>) -> impl Iterator<Item = u64> {
+    let of_machines = snapshot.machines.iter().filter_map(|view| view.update()?.standing.as_ref());
+    let of_cluster = snapshot.update().and_then(|update| update.standing.as_ref());
+    of_machines.chain(of_cluster).map(|standing| standing.since_ms).collect::<Vec<_>>().into_iter()
+}
+
+/// The last list, if it is young enough to decide by.
+fn fresh<'a>(snapshot: &ClusterSnapshot<'a>) -> Result<&'a Seen<Vec<RequestObject>>, Blocked> {
+    let look = look(snapshot);
+    let age = |seen: &Seen<Vec<RequestObject>>| snapshot.now.mono_ms.saturating_sub(seen.at_mono_ms);
+    if let Some(seen) = look.and_then(|look| look.requests.as_ref()).filter(|seen| age(seen) < FRESH_MS) {
+        return Ok(seen);
+    }
+    match look.and_then(|look| look.failure.as_ref()) {
+        Some(Seen { what: KubernetesFailure::Forbidden(words), .. }) => Err(blocked(
+            Reason::KubernetesUnavailable,
+            format!("Error: the Kubernetes API server cannot be asked - {words}"),
+            "the account has its rights (`musterctl kubernetes rbac --with-maintenance | kubectl apply -f -`)",
+        )),
+        Some(failure) => Err(kubernetes::failed(&failure.what)),
+        None => Err(blocked(
+            Reason::KubernetesUnavailable,
+            "the requests and locks in the Kubernetes cluster are being listed",
+            "the API server has answered",
+        )),
+    }
+}
+
+/// The object that stands for a request. None: none is wanted, for the cluster has no such handshake, or the machine
+/// has no node.
+///
+/// # Errors
+/// Why it does not stand yet.
+pub fn stands<'a>(
+    snapshot: &ClusterSnapshot<'a>,
+    row: Option<&MachineRow>,
+) -> Result<Option<(&'a RequestObject, StandingRequest)>, Blocked> {
+    let Some(subject) = subject(row).filter(|_| spec(snapshot).is_some()) else { return Ok(None) };
+    let seen = match fresh(snapshot) {
+        // Its locks stay as they were seen last.
+        Err(_) if row.is_some_and(|row| kubernetes::is_without_control_plane(snapshot, row)) => return Ok(None),
+        seen => seen?,
+    };
+    let standing = standing(snapshot, row);
+    match seen.what.iter().find(|request| request.subject == subject) {
+        Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(request)),
+        Some(request) => match standing.filter(|standing| standing.uid == request.uid) {
+            Some(standing) => Ok(Some((request, standing))),
+            None => Err(about_to_be_made()),
+        },
+        None => Err(about_to_be_made()),
+    }
+}
+
+fn standing(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>) -> Option<StandingRequest> {
+    match row {
+        Some(row) => row.update.as_ref()?.standing.clone(),
+        None => snapshot.update()?.standing.clone(),
+    }
+}
+
+fn about_to_be_made() -> Blocked {
+    let message = "the maintenance is about to be requested in the Kubernetes cluster";
+    blocked(Reason::LocksActive, message, "the API server has confirmed it")
+}
+
+/// Another request about the same, or one that is not gone yet.
+fn in_the_way(request: &RequestObject) -> Blocked {
+    let (kind, name) = (kind(&request.subject), &request.name);
+    if request.deleting {
+        return held(request);
+    }
+    blocked(
+        Reason::ForeignRequest,
+        format!("Error: {kind} {name} is there already, and Muster did not make it"),
+        format!("whoever made it removes it (`kubectl delete {} {name}`)", kind.to_lowercase()),
+    )
+}
+
+/// A request that is being deleted, with who holds it.
+fn held(request: &RequestObject) -> Blocked {
+    let (kind, name) = (kind(&request.subject), &request.name);
+    let finalizers = request.finalizers.join(", ");
+    blocked(
+        Reason::LocksReturning,
+        format!("Error: {kind} {name} is being deleted, and is held by {finalizers}"),
+        format!(
+            "the controller behind that finalizer has let it go; or, if it is gone for good, `kubectl patch {} {name} \
+             --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'`",
+            kind.to_lowercase()
+        ),
+    )
+}
+
+const fn kind(subject: &Subject) -> &'static str {
+    match subject {
+        Subject::Cluster => "ClusterMaintenanceRequest",
+        Subject::Node(_) => "NodeMaintenanceRequest",
+    }
+}
+
+/// May a request about this be made: does the list of a moment ago show none, so that its answer belongs to ours?
+///
+/// # Errors
+/// Whose request is there, or why that is unknown.
+pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
+    let row = node.and_then(|node| snapshot.machines.iter().find(|view| view.row.name == *node)).map(|view| view.row);
+    let Some(subject) = subject(row).filter(|_| spec(snapshot).is_some()) else { return Ok(()) };
+    let seen = fresh(snapshot)?;
+    let other = seen.what.iter().find(|request| request.subject == subject);
+    other.map_or(Ok(()), |request| {
+        Err(if is_ours(snapshot, request) { about_to_go(request) } else { in_the_way(request) })
+    })
+}
+
+fn about_to_go(request: &RequestObject) -> Blocked {
+    if request.deleting {
+        return held(request);
+    }
+    let message = format!("the last {} {} is about to be removed", kind(&request.subject), request.name);
+    blocked(Reason::LocksReturning, message, "the API server has confirmed it")
+}
+
+/// After the request is gone from the record: is it gone from the cluster?
+///
+/// # Errors
+/// Who holds it, or why that is unknown.
+pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), Blocked> {
+    let Some(subject) = subject(Some(row)).filter(|_| spec(snapshot).is_some()) else { return Ok(()) };
+    let seen = fresh(snapshot)?;
+    let ours = |request: &&RequestObject| request.subject == subject && is_ours(snapshot, request);
+    if let Some(request) = seen.what.iter().find(ours) {
+        return Err(about_to_go(request));
+    }
+    let never_seen = row.update.as_ref().is_some_and(|mine| mine.standing.is_none());
+    match unsettled_until(snapshot).filter(|until| never_seen && *until > snapshot.now.mono_ms) {
+        None => Ok(()),
+        Some(_) => Err(blocked(
+            Reason::LocksReturning,
+            "a request that has no answer may still be made in the Kubernetes cluster",
+            format!("{} s have passed without it", SETTLE_MS / 1_000),
+        )),
+    }
+}
+
+/// Until when a request without an answer may still be made, in monotonic milliseconds. The previous coordinator may
+/// have sent one at its last moment.
+fn unsettled_until(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
+    let last = look(snapshot)?.unsettled_mono_ms;
+    let last = last.unwrap_or(0).max(snapshot.facts.live.started_mono_ms);
+    Some(last.saturating_add(SETTLE_MS))
+}
+
+/// Is a missing lock of this controller an answer to the request?
+///
+/// # Errors
+/// What shows that the controller has not seen the request, or may yet make its lock.
+pub fn has_answered(
+    snapshot: &ClusterSnapshot<'_>,
+    controller: &str,
+    (request, standing): (&RequestObject, &StandingRequest),
+) -> Result<(), Blocked> {
+    let (finalizer, handled) = marks(snapshot, controller);
+    let settles = |at_ms: u64| match snapshot.now.wall_ms < at_ms.saturating_add(facts::SETTLE_MS) {
+        true => Err(blocked(
+            Reason::LocksSettling,
+            format!("{controller} may yet make a lock in the Kubernetes cluster"),
+            format!("it could see the request for {} s", facts::SETTLE_MS / 1_000),
+        )),
+        false => Ok(()),
+    };
+    let Some(finalizer) = finalizer else { return settles(standing.since_ms) };
+    let kind = kind(&request.subject);
+    if !request.finalizers.iter().any(|known| known == finalizer) {
+        return Err(blocked(
+            Reason::ControllerSilent,
+            format!("{controller} has not seen {kind} {}: its finalizer {finalizer} is not there", request.name),
+            "it has (is it running?); or, if it is gone for good, after an abort a manifest without it in \
+             spec.kubernetes.maintenance, and `kubectl delete` of its locks",
+        ));
+    }
+    match handled {
+        Some(handled) if !request.annotations.iter().any(|known| known == handled) => Err(blocked(
+            Reason::LocksSettling,
+            format!("{controller} has seen {kind} {}, and has not handled it yet", request.name),
+            format!("its annotation {handled} is there, or its lock"),
+        )),
+        Some(_) => Ok(()),
+        None => {
+            let key = (request.uid.clone(), finalizer.to_owned());
+            let since = look(snapshot).and_then(|look| look.finalizers.get(&key)).copied();
+            let since = since.unwrap_or(snapshot.now.mono_ms);
+            settles(snapshot.now.wall_ms.saturating_sub(snapshot.now.mono_ms.saturating_sub(since)))
+        }
+    }
+}
