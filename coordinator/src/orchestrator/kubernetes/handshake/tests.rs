@@ -6,7 +6,7 @@ fn object(text: &str) -> Object {
 
 #[test]
 fn recorded_lock_is_read() {
-    let recorded = include_str!("../../../../../tests/golden/kubernetes/60-rockoon-lock.json");
+    let recorded = include_str!("60-rockoon-lock.json");
     let recorded: Value = serde_json::from_str(recorded).expect("JSON");
     let lock = lock(Subject::Node("node-3".to_owned()), object(&recorded["body"].to_string()));
     assert_eq!(
