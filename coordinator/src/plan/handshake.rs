@@ -90,14 +90,14 @@ fn to_make(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<Ne
 /// Requests to remove: ours that stand for none any more. That of a machine whose state is in doubt stays.
 fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<OldRequest> {
     let wanted = wanted(snapshot);
-    let in_doubt = |request: &RequestObject| {
+    let wants_review = |request: &RequestObject| {
         let mut rows = snapshot.machines.iter().map(|view| view.row);
         rows.any(|row| row.needs_review && subject(Some(row)).as_ref() == Some(&request.subject))
     };
     let is_over = |request: &&RequestObject| {
         is_ours(snapshot, request)
             && !request.deleting
-            && !in_doubt(request)
+            && !wants_review(request)
             && wanted.iter().all(|new| (&new.subject, &new.name) != (&request.subject, &request.name))
     };
     let old = |request: &RequestObject| OldRequest {

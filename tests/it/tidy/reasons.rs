@@ -12,12 +12,14 @@ use super::{rules::is_in, workspace};
 const NAMED_IN: &[&str] = &["agent/src/core", "coordinator/src/plan", "proto/src/model/input"];
 /// Other names in these modules: states, stages, kinds of documents and secrets.
 const NO_REASONS: &[&str] = &[
+    "ClusterMaintenanceRequest",
     "ClusterWorkloadLock",
     "Deploy",
     "ItemInput",
     "MusterCordoned",
     "MusterDrainWaits",
     "MusterDrained",
+    "NodeMaintenanceRequest",
     "NodeWorkloadLock",
     "Pending",
     "Prepare",
