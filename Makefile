@@ -80,7 +80,7 @@ test: test-tools ## What every change is checked with: tests, simulator, seeded 
 	@rm -rf $(SAID)
 	@docker=$$(docker info >/dev/null 2>&1 && echo yes); set -e; \
 	$(MAKE) --jobs=4 BEFORE_TESTS="packages $${docker:+compile-nodes}" BEFORE_SEEDED_BUGS=compile-tests \
-		$${docker:+test-nodes} test-programs test-seeded-bugs test-packages
+		$${docker:+test-nodes} test-programs test-seeded-bugs test-packages || { tail --lines=12 $(SAID)/*; exit 2; }
 	@tests/test-summary $(SAID)
 
 $(SAID):

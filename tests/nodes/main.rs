@@ -28,7 +28,7 @@ use std::{
     env, iter,
     process::ExitCode,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -131,6 +131,8 @@ const GO_ON_FROM: &[(&str, &str)] = &[
     ("update::two_workers_reboot_on_demand", "drain::a_service_keeps_all_tasks_but_one"),
     ("update::two_workers_reboot_on_demand", "update::machines_reboot_as_their_locks_allow"),
 ];
+/// So much of a failure is repeated at the end of the output, in characters.
+const REPEATED_MAX: usize = 600;
 /// A fleet stops after this many failures, and all tests stop after this time.
 const FAILURES_MAX: usize = 3;
 const TESTS_MAX: Duration = Duration::from_secs(45 * 60);
@@ -156,22 +158,25 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let began = Instant::now();
-    let (passed, failed) = Turn::take().map_or_else(
+    let (passed, failures) = Turn::take().map_or_else(
         |error| {
             complain(&format!("no fleet of nodes can stand here: {error:#}"));
-            (0, 0)
+            (0, Vec::new())
         },
         |turn| run_all(&fleets, &turn, began),
     );
+    // Once more, where everyone looks first.
+    failures.iter().for_each(|failure| complain(failure));
+    let failed = failures.len();
     let all: usize = fleets.iter().map(|(_, tests)| tests.len()).sum();
     let unrun = all - passed - failed;
     complain(&format!("nodes: {passed} passed; {failed} failed; {unrun} not run; {} s", began.elapsed().as_secs()));
     if passed == all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Number of tests passed and failed. The fleets start one after the other, because they share the built images; then
-/// both run their tests.
-fn run_all(fleets: &[(&str, Vec<&Test>)], turn: &Turn, began: Instant) -> (usize, usize) {
+/// Number of tests passed, and the failures. The fleets start one after the other, because they share the built images;
+/// then both run their tests.
+fn run_all(fleets: &[(&str, Vec<&Test>)], turn: &Turn, began: Instant) -> (usize, Vec<String>) {
     thread::scope(|scope| {
         let mut runs = Vec::new();
         for (name, tests) in fleets {
@@ -183,24 +188,24 @@ fn run_all(fleets: &[(&str, Vec<&Test>)], turn: &Turn, began: Instant) -> (usize
                 Err(error) => complain(&format!("the fleet {name} does not start: {error:#}")),
             }
         }
-        let counts = runs.into_iter().filter_map(|run| run.join().ok());
-        counts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+        let ends = runs.into_iter().filter_map(|run| run.join().ok());
+        ends.fold((0, Vec::new()), |all, one| (all.0 + one.0, [all.1, one.1].concat()))
     })
 }
 
-fn run_on(nodes: &Nodes, tests: &[&Test], began: Instant) -> (usize, usize) {
+fn run_on(nodes: &Nodes, tests: &[&Test], began: Instant) -> (usize, Vec<String>) {
     let run = Run {
         nodes,
         began,
         passed: AtomicUsize::new(0),
-        failed: AtomicUsize::new(0),
+        failures: Mutex::new(Vec::new()),
         has_fleet: AtomicBool::new(true),
     };
     match supplies::make_repository(nodes) {
         Ok(()) => run.all(tests),
         Err(error) => complain(&format!("the operator's repository is not made: {error:#}")),
     }
-    (run.passed.into_inner(), run.failed.into_inner())
+    (run.passed.into_inner(), run.failures.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The tests of a fleet in progress.
@@ -208,7 +213,8 @@ struct Run<'a> {
     nodes: &'a Nodes,
     began: Instant,
     passed: AtomicUsize,
-    failed: AtomicUsize,
+    /// The failed tests, each with the beginning of its error.
+    failures: Mutex<Vec<String>>,
     /// The first test creates the others' preconditions.
     has_fleet: AtomicBool,
 }
@@ -229,8 +235,13 @@ impl Run<'_> {
     }
 
     fn is_enough(&self) -> bool {
-        let failures = self.failed.load(Ordering::Relaxed);
-        failures >= FAILURES_MAX || !self.has_fleet.load(Ordering::Relaxed) || self.began.elapsed() > TESTS_MAX
+        self.failures().len() >= FAILURES_MAX
+            || !self.has_fleet.load(Ordering::Relaxed)
+            || self.began.elapsed() > TESTS_MAX
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Vec<String>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn one(&self, (name, body): &Test, node: &Node) {
@@ -246,7 +257,8 @@ impl Run<'_> {
                 complain(&format!("test {name} ... ok ({took:.1} s)"));
             }
             Err(error) => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
+                let said: String = format!("{error:#}").chars().take(REPEATED_MAX).collect();
+                self.failures().push(format!("failed: {name}: {said}"));
                 self.has_fleet.fetch_and(*name != FIRST, Ordering::Relaxed);
                 complain(&format!("test {name} ... FAILED ({took:.1} s)\n{error:#}\n{}", self.nodes.evidence()));
             }

@@ -8,10 +8,12 @@ use muster_tests::{
 
 use crate::{places::nowhere, site::item};
 
-/// Ends as soon as the machine's engine is joining a swarm. It polls on the machine itself, because that state lasts
-/// less than a second.
-const JOINS: &str = "timeout 500 sh -c '
-while docker info --format {{.Swarm.LocalNodeState}} | grep --quiet --line-regexp inactive; do :; done'";
+/// Ends as soon as the machine's engine is joining a swarm, and stops the agent at once, so that it cannot tell of the
+/// join's end. It polls on the machine itself, because that state lasts less than a second.
+const JOINS: &str = "agent=$(systemctl show --property=MainPID --value muster-agent) || exit 1
+timeout 500 sh -c '
+while docker info --format {{.Swarm.LocalNodeState}} | grep --quiet --line-regexp inactive; do :; done' &&
+kill -STOP $agent";
 
 /// The item that joins a machine to the swarm.
 pub(crate) fn join() -> String {
@@ -117,7 +119,7 @@ pub(crate) fn power_cut_in_join_and_reinstalled(fleet: &Nodes) -> Result<()> {
     ensure!(cut.state == "Running", "its join was not cut off but {} when the power went", cut.state);
     node.restore_power()?;
     machines.iter().try_for_each(|(name, _)| fleet.wait_ready(name))?;
-    ensure!(join()?.attempt > cut.attempt, "its join ended before the power went, and nobody had heard of it");
+    ensure!(join()?.attempt > cut.attempt, "its join ended before the agent was stopped, and nobody had heard of it");
     managers_are_whole(fleet)?;
     let story = node.story()?;
     ensure!(story.ends_with("after/1.") || story.ends_with("after/2."), "{story}");
