@@ -23,6 +23,9 @@ const OPEN_EVERY_MS: u64 = FRESH_MS / 2;
 const REST_EVERY_MS: u64 = 60_000;
 /// Age of a list up to which requests are made and removed by it, in milliseconds.
 const CHANGE_WITHIN_MS: u64 = 2_000;
+/// Shortest interval between two lists around a change, in milliseconds: a change that has no effect is tried again no
+/// sooner.
+const AFTER_CHANGE_MS: u64 = CHANGE_WITHIN_MS / 2;
 /// Most requests that are made and removed at once.
 const CHANGES_MAX: usize = 50;
 /// The controller whose finalizer and annotation are known: Rockoon (`../kube/crds.md`).
@@ -68,22 +71,34 @@ fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
     let cluster = &snapshot.cluster.name;
     let object = |Requested { machine, scope, .. }: Requested<'_>| {
         let subject = subject(machine)?;
-        let name = match &subject {
-            Subject::Cluster => cluster.to_string(),
-            Subject::Node(node) => node.clone(),
-        };
+        let name = name_of(snapshot, &subject);
         Some(NewRequest { subject, name, scope, requested_by: cluster.to_string() })
     };
     requested(snapshot.facts, cluster).filter_map(object).collect()
+}
+
+/// Name of our request about this.
+fn name_of(snapshot: &ClusterSnapshot<'_>, subject: &Subject) -> String {
+    match subject {
+        Subject::Cluster => snapshot.cluster.name.to_string(),
+        Subject::Node(node) => node.clone(),
+    }
+}
+
+/// Is a request about this impossible beside that one: it is about the same, or has the name that ours would have?
+fn takes_place(snapshot: &ClusterSnapshot<'_>, request: &RequestObject, subject: &Subject) -> bool {
+    let of_node = |subject: &Subject| matches!(subject, Subject::Node(_));
+    let has_name = of_node(subject) && of_node(&request.subject) && request.name == name_of(snapshot, subject);
+    request.subject == *subject || has_name
 }
 
 fn is_ours(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
     request.requested_by.as_deref() == Some(snapshot.cluster.name.as_str())
 }
 
-/// Requests to make: nobody's request is about the same.
+/// Requests to make: nobody's request is in their place.
 fn to_make(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<NewRequest> {
-    let is_free = |new: &NewRequest| requests.iter().all(|known| known.subject != new.subject);
+    let is_free = |new: &NewRequest| !requests.iter().any(|known| takes_place(snapshot, known, &new.subject));
     wanted(snapshot).into_iter().filter(is_free).take(CHANGES_MAX).collect()
 }
 
@@ -128,7 +143,7 @@ pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
     let age = now.saturating_sub(seen.at_mono_ms);
     let list = Some(KubernetesOp::Handshake { define: false });
     if look.is_outdated {
-        return list;
+        return (age >= AFTER_CHANGE_MS).then_some(list).flatten();
     }
     if !make.is_empty() || !remove.is_empty() {
         // The list of an update pins the cluster.
@@ -167,7 +182,7 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
     let later = |at: u64, by_ms: u64| at.saturating_add(by_ms);
     let listed = look.requests.iter().flat_map(|seen| {
         let every_ms = every_ms(snapshot, &seen.what);
-        [every_ms, CHANGE_WITHIN_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms))
+        [every_ms, AFTER_CHANGE_MS, CHANGE_WITHIN_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms))
     });
     let seen = look.finalizers.values().map(|since| later(*since, facts::SETTLE_MS));
     let unsettled = look.unsettled_mono_ms.map(|at| later(at, SETTLE_MS));
@@ -224,7 +239,7 @@ pub fn stands<'a>(
         seen => seen?,
     };
     let standing = standing(snapshot, row);
-    match seen.what.iter().find(|request| request.subject == subject) {
+    match seen.what.iter().find(|request| takes_place(snapshot, request, &subject)) {
         Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(request)),
         Some(request) => match standing.filter(|standing| standing.uid == request.uid) {
             Some(standing) => Ok(Some((request, standing))),
@@ -246,7 +261,7 @@ fn about_to_be_made() -> Blocked {
     blocked(Reason::LocksActive, message, "the API server has confirmed it")
 }
 
-/// Another request about the same, or one that is not gone yet.
+/// Another request in the place of ours, or one that is not gone yet.
 fn in_the_way(request: &RequestObject) -> Blocked {
     let (kind, name) = (kind(&request.subject), &request.name);
     if request.deleting {
@@ -289,7 +304,7 @@ pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -
     let row = node.and_then(|node| snapshot.machines.iter().find(|view| view.row.name == *node)).map(|view| view.row);
     let Some(subject) = subject(row).filter(|_| spec(snapshot).is_some()) else { return Ok(()) };
     let seen = fresh(snapshot)?;
-    let other = seen.what.iter().find(|request| request.subject == subject);
+    let other = seen.what.iter().find(|request| takes_place(snapshot, request, &subject));
     other.map_or(Ok(()), |request| {
         Err(if is_ours(snapshot, request) { about_to_go(request) } else { in_the_way(request) })
     })

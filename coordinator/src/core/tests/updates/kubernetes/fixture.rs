@@ -46,6 +46,8 @@ pub(super) struct Kubernetes {
     pub(super) requests: Vec<RequestObject>,
     /// A finalizer that somebody puts on new requests.
     pub(super) finalizer: Option<&'static str>,
+    /// No request is made, and nothing says why.
+    pub(super) makes_none: bool,
     /// Its workload locks.
     pub(super) locks: Vec<LockObject>,
     /// Events on nodes, as text.
@@ -114,6 +116,7 @@ impl Kubernetes {
             undeletable: None,
             requests: Vec::new(),
             finalizer: None,
+            makes_none: false,
             locks: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
@@ -194,6 +197,9 @@ impl Kubernetes {
 
     fn make(&mut self, new: &NewRequest) {
         self.log.push(format!("request {}", new.name));
+        if self.makes_none {
+            return;
+        }
         assert!(self.requests.iter().all(|known| known.name != new.name), "{} is there", new.name);
         self.requests.push(RequestObject {
             subject: new.subject.clone(),

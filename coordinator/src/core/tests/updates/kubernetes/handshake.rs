@@ -190,19 +190,22 @@ fn lock_left_inactive_delays_request() {
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LockNotYetActive"), "{}", fleet.says("worker-1"));
 }
 
+/// A request that somebody made by hand.
+fn foreign(name: &str, node: &str) -> RequestObject {
+    RequestObject {
+        subject: Subject::Node(node.to_owned()),
+        name: name.to_owned(),
+        uid: "foreign".to_owned(),
+        requested_by: None,
+        deleting: false,
+        finalizers: Vec::new(),
+        annotations: Vec::new(),
+    }
+}
+
 #[test]
 fn foreign_request_is_named_and_left() {
-    let open = |kubernetes: &mut Kubernetes| {
-        kubernetes.requests.push(RequestObject {
-            subject: Subject::Node("worker-1".to_owned()),
-            name: "by-hand".to_owned(),
-            uid: "foreign".to_owned(),
-            requested_by: None,
-            deleting: false,
-            finalizers: Vec::new(),
-            annotations: Vec::new(),
-        });
-    };
+    let open = |kubernetes: &mut Kubernetes| kubernetes.requests.push(foreign("by-hand", "worker-1"));
     let (mut fleet, mut kubernetes) = workers_with(Vec::new(), open);
     fleet.complete_in(&mut kubernetes, "worker-2");
     fleet.live(&mut kubernetes, 15);
@@ -214,6 +217,33 @@ fn foreign_request_is_named_and_left() {
     fleet.complete_in(&mut kubernetes, "worker-1");
     fleet.live(&mut kubernetes, 12);
     assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
+}
+
+/// Two objects cannot have one name: ours cannot be made.
+#[test]
+fn foreign_request_of_our_name_is_in_the_way() {
+    let open = |kubernetes: &mut Kubernetes| kubernetes.requests.push(foreign("worker-1", "elsewhere"));
+    let (mut fleet, mut kubernetes) = workers_with(Vec::new(), open);
+    fleet.complete_in(&mut kubernetes, "worker-2");
+    fleet.live(&mut kubernetes, 15);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ForeignRequest"), "the other one goes first");
+    assert!(fleet.says("worker-1").contains("NodeMaintenanceRequest worker-1"), "{}", fleet.says("worker-1"));
+    kubernetes.requests.clear();
+    fleet.live(&mut kubernetes, 15);
+    fleet.complete_in(&mut kubernetes, "worker-1");
+    fleet.live(&mut kubernetes, 12);
+    assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
+}
+
+#[test]
+fn creation_without_effect_is_tried_once_a_second() {
+    let (mut fleet, mut kubernetes) = workers_with(Vec::new(), |_| {});
+    kubernetes.requests.clear();
+    kubernetes.makes_none = true;
+    let answered = kubernetes.answered;
+    fleet.live(&mut kubernetes, 20);
+    let tries = kubernetes.log.iter().filter(|line| *line == "request worker-1").count();
+    assert!((2..=20).contains(&tries), "{tries} tries, {} answers", kubernetes.answered - answered);
 }
 
 #[test]
