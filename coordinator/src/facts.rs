@@ -52,7 +52,7 @@ pub use swarm_live::{Asked, NodeObservation, Peers, Seen};
 pub use transaction::Transaction;
 pub use update_rows::{
     ClusterStage, Deferral, DeferralCause, DesiredState, MachineUpdate, MaintenanceRow, Overwrites, PermitRow,
-    RequestRow, Stuck, Target, UpdateKind, UpdateRow,
+    PutAnnotations, RequestRow, Stuck, Target, UpdateKind, UpdateRow,
 };
 
 use crate::store::{Row, Table};

@@ -11,6 +11,9 @@ use super::{KubernetesAsked, Seen, kubernetes::KubernetesFailure};
 /// The annotation on a request that Muster made: the cluster's name in Muster.
 pub const REQUESTED_BY: &str = "muster/requested-by";
 
+/// The annotation on a node with the application controllers' annotations that Muster set there, as JSON.
+pub const NODE_ANNOTATIONS: &str = "muster/node-annotations";
+
 /// What a request or a lock is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,6 +35,15 @@ pub struct NewRequest {
     pub scope: Scope,
     /// Value of [`REQUESTED_BY`].
     pub requested_by: String,
+}
+
+/// Annotations for application controllers that a node is to have because of Muster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAnnotations {
+    /// Name of the node.
+    pub node: String,
+    /// The annotations. Empty: those that Muster set are taken back.
+    pub values: BTreeMap<String, String>,
 }
 
 /// A request to remove.
@@ -118,6 +130,8 @@ pub struct HandshakeObservation {
     pub is_outdated: bool,
     /// Why the last question has no answer. None: it had one.
     pub failure: Option<Seen<KubernetesFailure>>,
+    /// Why the last change was not made. None: it was.
+    pub change_failure: Option<KubernetesFailure>,
     /// Time of the last creation, in monotonic milliseconds: while it has no answer it may yet be carried out.
     pub unsettled_mono_ms: Option<u64>,
     /// Since when a request has borne a finalizer, by UID and finalizer, in monotonic milliseconds.

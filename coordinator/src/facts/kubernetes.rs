@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     SecretRow,
-    handshake::{HandshakeObjects, NewRequest, OldRequest},
+    handshake::{HandshakeObjects, NewRequest, NodeAnnotations, OldRequest},
 };
 
 /// A request to the API server.
@@ -77,8 +77,8 @@ pub enum KubernetesOp {
         /// First create the definitions that the API server lacks, and never change one that it has.
         define: bool,
     },
-    /// Create and delete requests, all at once. One that exists, or is gone, is no failure. Answered with
-    /// [`KubernetesReply::Done`].
+    /// Create and delete requests, and annotate nodes, all at once. One that exists, or is gone, is no failure. Answered
+    /// with [`KubernetesReply::Done`].
     Requests {
         /// UID of namespace `kube-system`: nothing is changed in another cluster.
         cluster_uid: String,
@@ -86,6 +86,8 @@ pub enum KubernetesOp {
         make: Vec<NewRequest>,
         /// Requests to delete, each with a UID precondition.
         remove: Vec<OldRequest>,
+        /// Nodes whose annotations for application controllers change.
+        annotate: Vec<NodeAnnotations>,
     },
     /// Record an Event on a node, best effort. Answered with [`KubernetesReply::Done`].
     Event {
@@ -296,6 +298,8 @@ pub struct KubernetesNode {
     pub object: NodeRef,
     /// `status.nodeInfo.bootID`.
     pub boot_id: String,
+    /// Its labels, `KEY=VALUE`.
+    pub labels: Vec<String>,
     /// Addresses of type InternalIP.
     pub internal_ips: Vec<IpAddr>,
     /// `spec.unschedulable`.

@@ -336,6 +336,9 @@ pub struct MachineRow {
     /// Name of its Kubernetes node, once that was certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes_node: Option<String>,
+    /// That node's labels by which application controllers guard it, as they were seen last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guarding_labels: Vec<String>,
     /// Versions of its items' secrets when it was last Ready: a new version alone does not undo that.
     #[serde(default)]
     pub ready_secrets: BTreeMap<SecretName, u64>,
@@ -389,6 +392,7 @@ impl MachineRow {
             former_node: None,
             owed_cordon: None,
             kubernetes_node: None,
+            guarding_labels: Vec::new(),
             ready_overwrites: None,
             reboot: None,
             update: None,

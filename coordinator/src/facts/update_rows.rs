@@ -184,6 +184,9 @@ pub struct MachineUpdate {
     /// The object that stands for the request in the Kubernetes cluster. None: none was seen yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<StandingRequest>,
+    /// Annotations for application controllers on its Kubernetes node. None: none of Muster's are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_annotations: Option<PutAnnotations>,
     /// Number of other machines that had ended when the request was made.
     #[serde(default)]
     pub ends_before: u32,
@@ -205,6 +208,15 @@ pub struct MachineUpdate {
     /// It only goes out of service.
     #[serde(default)]
     pub maintenance: Option<MaintenanceRow>,
+}
+
+/// Annotations that Muster puts on a machine's Kubernetes node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutAnnotations {
+    /// The annotations. Empty: they are being taken back.
+    pub values: BTreeMap<String, String>,
+    /// Has the API server confirmed them?
+    pub confirmed: bool,
 }
 
 /// A machine that an operator takes out of service.

@@ -121,23 +121,12 @@ fn sample(spot: &Spot<'_>, text: &str, faults: &mut Faults<'_>) -> Option<String
 
 #[cfg(test)]
 mod tests {
-    use muster_proto::model::ClusterName;
-
-    use crate::manifest::{Fault, Known, Source, parse};
+    use crate::manifest::{Fault, kubernetes::tests::read_beside_kubeconfig};
 
     use super::*;
 
-    /// The setting of a manifest with these lines.
     fn read(etcd: &str) -> Result<Option<EtcdProbe>, Vec<Fault>> {
-        let text = format!(
-            "apiVersion: muster/v1alpha1\nkind: Cluster\nmetadata: {{name: c1}}\nspec:\n  lcmType: generic\n  release: \
-             \"1\"\n  machineTypes: {{control: [{{name: a, runner: reboot, version: \"1\", phase: deploy}}]}}\n  \
-             kubernetes:\n    kubeconfig: ${{secret.k}}\n    etcd: {etcd}\n"
-        );
-        let known = Known { secrets: ["c1/k".parse().expect("an id")].into(), ..Known::default() };
-        let manifest = parse(&[Source { name: "m.yaml", text: &text }], &known)?;
-        let (spec, _) = &manifest.clusters[&ClusterName::new("c1").expect("a name")];
-        Ok(spec.kubernetes.as_ref().expect("set").etcd.clone())
+        Ok(read_beside_kubeconfig(&format!("etcd: {etcd}"))?.etcd)
     }
 
     #[test]

@@ -101,15 +101,15 @@ fn unmanaged_pods(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<UnmanagedP
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use muster_proto::model::ClusterName;
 
     use crate::manifest::{Fault, Known, Source, parse};
 
     use super::*;
 
-    /// The source of a manifest with these lines.
-    fn read(kubernetes: &str) -> Result<KubeconfigSource, Vec<Fault>> {
+    /// The section of a manifest, which is its line 8 and what follows.
+    pub(in crate::manifest) fn read_kubernetes(kubernetes: &str) -> Result<KubernetesSpec, Vec<Fault>> {
         let text = format!(
             "apiVersion: muster/v1alpha1\nkind: Cluster\nmetadata: {{name: c1}}\nspec:\n  lcmType: generic\n  release: \
              \"1\"\n  machineTypes: {{control: [{{name: a, runner: reboot, version: \"1\", phase: deploy}}]}}\n  \
@@ -118,7 +118,16 @@ mod tests {
         let known = Known { secrets: ["c1/k".parse().expect("an id")].into(), ..Known::default() };
         let manifest = parse(&[Source { name: "m.yaml", text: &text }], &known)?;
         let (spec, _) = &manifest.clusters[&ClusterName::new("c1").expect("a name")];
-        Ok(spec.kubernetes.as_ref().expect("set").source.clone())
+        Ok(spec.kubernetes.clone().expect("set"))
+    }
+
+    /// The same with a kubeconfig, and this on line 10.
+    pub(in crate::manifest) fn read_beside_kubeconfig(line: &str) -> Result<KubernetesSpec, Vec<Fault>> {
+        read_kubernetes(&format!("\n    kubeconfig: ${{secret.k}}\n    {line}"))
+    }
+
+    fn read(kubernetes: &str) -> Result<KubeconfigSource, Vec<Fault>> {
+        Ok(read_kubernetes(kubernetes)?.source)
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod handshake;
 pub mod kubeconfig;
 mod list;
 mod load;
+mod node_annotations;
 mod objects;
 mod selector;
 #[cfg(test)]

@@ -1,18 +1,21 @@
 //! The maintenance handshake as custom resources: which requests are made and removed in the Kubernetes cluster,
 //! whether one stands there, and whether it is gone. Level-triggered: what is recorded is compared with the last list.
 
+use std::collections::BTreeMap;
+
 use muster_proto::model::{Blocked, MachineName, MaintenanceObjects, ObjectController, Reason};
 
 use super::{
     drain::kubernetes::{self, FRESH_MS, SETTLE_MS},
+    locks::CONTROLLERS_PREFIX,
     requests::{Requested, requested},
     safety::{self, blocked},
     snapshot::ClusterSnapshot,
 };
 use crate::facts::{
     self, HandshakeObservation, MachineRow, Seen, StandingRequest,
-    handshake::{NewRequest, OldRequest, RequestObject, Subject},
-    kubernetes::{KubernetesFailure, KubernetesOp},
+    handshake::{NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
+    kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
 };
 
 /// Interval between two lists while a request exists, in milliseconds.
@@ -31,6 +34,9 @@ const CHANGES_MAX: usize = 50;
 /// The controller whose finalizer and annotation are known: Rockoon (`../kube/crds.md`).
 const ROCKOON: &str = "openstack";
 const ROCKOON_FINALIZER: &str = "lcm.mirantis.com/rockoon.nodemaintenancerequest-finalizer";
+/// The labels that make a node one of OpenStack's.
+const ROCKOON_NODES: [&str; 3] =
+    ["openstack-control-plane=enabled", "openstack-compute-node=enabled", "openstack-gateway=enabled"];
 /// The annotation that kopf puts on an object once its handler is through.
 const KOPF_HANDLED: &str = "kopf.zalando.org/last-handled-configuration";
 
@@ -59,6 +65,31 @@ pub fn marks<'a>(snapshot: &ClusterSnapshot<'a>, controller: &str) -> (Option<&'
         _ if controller == ROCKOON => (Some(ROCKOON_FINALIZER), Some(KOPF_HANDLED)),
         _ => (None, None),
     }
+}
+
+/// The labels of the nodes that this controller guards.
+fn guards<'a>(snapshot: &ClusterSnapshot<'a>, controller: &str) -> Vec<&'a str> {
+    let declared = declared(snapshot).find(|declared| declared.name == controller);
+    match declared.map(|of| of.node_labels.as_slice()) {
+        Some(labels) if !labels.is_empty() => labels.iter().map(String::as_str).collect(),
+        _ if controller == ROCKOON => ROCKOON_NODES.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// The labels by which controllers guard this node.
+#[must_use]
+pub fn guarding_labels(snapshot: &ClusterSnapshot<'_>, node: &KubernetesNode) -> Vec<String> {
+    let of_controllers = declared(snapshot).flat_map(|of| of.node_labels.iter().map(String::as_str));
+    let known: Vec<&str> = of_controllers.chain(ROCKOON_NODES).collect();
+    node.labels.iter().filter(|label| known.contains(&label.as_str())).cloned().collect()
+}
+
+/// The label of the machine's node by which this controller guards it.
+#[must_use]
+pub fn guard<'a>(snapshot: &ClusterSnapshot<'_>, controller: &str, row: &'a MachineRow) -> Option<&'a str> {
+    let guards = guards(snapshot, controller);
+    row.guarding_labels.iter().map(String::as_str).find(|label| guards.contains(label))
 }
 
 /// What a request is about in the cluster. None: the machine has no Kubernetes node.
@@ -96,10 +127,34 @@ fn is_ours(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
     request.requested_by.as_deref() == Some(snapshot.cluster.name.as_str())
 }
 
-/// Requests to make: nobody's request is in their place.
+/// Requests to make: nobody's request is in their place, and their nodes are annotated.
 fn to_make(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<NewRequest> {
     let is_free = |new: &NewRequest| !requests.iter().any(|known| takes_place(snapshot, known, &new.subject));
-    wanted(snapshot).into_iter().filter(is_free).take(CHANGES_MAX).collect()
+    let waits = to_annotate(snapshot);
+    let is_annotated =
+        |new: &NewRequest| waits.iter().all(|(_, wanted)| Subject::Node(wanted.node.clone()) != new.subject);
+    wanted(snapshot).into_iter().filter(is_free).filter(is_annotated).take(CHANGES_MAX).collect()
+}
+
+/// Machines whose nodes are given other annotations, or have to give back ours. A controller reads them when it sees
+/// the request.
+#[must_use]
+pub fn to_annotate<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, NodeAnnotations)> {
+    let rows = snapshot.machines.iter().map(|view| view.row);
+    let due = rows.filter_map(|row| {
+        let (mine, node) = (row.update.as_ref()?, row.kubernetes_node.as_ref()?);
+        let for_controllers = row.annotations.iter().filter(|(name, _)| name.starts_with(CONTROLLERS_PREFIX));
+        let values: BTreeMap<String, String> = match mine.request {
+            Some(_) => for_controllers.map(|(name, value)| (name.clone(), value.clone())).collect(),
+            None => BTreeMap::new(),
+        };
+        let is_done = match &mine.node_annotations {
+            Some(put) => put.confirmed && put.values == values,
+            None => values.is_empty(),
+        };
+        (!is_done && !row.needs_review).then(|| (&row.name, NodeAnnotations { node: node.clone(), values }))
+    });
+    due.take(CHANGES_MAX).collect()
 }
 
 /// Requests to remove: ours that stand for none any more. That of a machine whose state is in doubt stays.
@@ -140,16 +195,17 @@ pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
         return Some(KubernetesOp::Handshake { define: true });
     };
     let (make, remove) = (to_make(snapshot, &seen.what), to_remove(snapshot, &seen.what));
+    let annotate: Vec<_> = to_annotate(snapshot).into_iter().map(|(_, wanted)| wanted).collect();
     let age = now.saturating_sub(seen.at_mono_ms);
     let list = Some(KubernetesOp::Handshake { define: false });
     if look.is_outdated {
         return (age >= AFTER_CHANGE_MS).then_some(list).flatten();
     }
-    if !make.is_empty() || !remove.is_empty() {
+    if !make.is_empty() || !remove.is_empty() || !annotate.is_empty() {
         // The list of an update pins the cluster.
         let cluster_uid = snapshot.cluster.kubernetes_uid.clone();
         return match cluster_uid.filter(|_| age < CHANGE_WITHIN_MS) {
-            Some(cluster_uid) => Some(KubernetesOp::Requests { cluster_uid, make, remove }),
+            Some(cluster_uid) => Some(KubernetesOp::Requests { cluster_uid, make, remove, annotate }),
             None => list,
         };
     }
@@ -208,19 +264,28 @@ fn fresh<'a>(snapshot: &ClusterSnapshot<'a>) -> Result<&'a Seen<Vec<RequestObjec
     if let Some(seen) = look.and_then(|look| look.requests.as_ref()).filter(|seen| age(seen) < FRESH_MS) {
         return Ok(seen);
     }
-    match look.and_then(|look| look.failure.as_ref()) {
-        Some(Seen { what: KubernetesFailure::Forbidden(words), .. }) => Err(blocked(
-            Reason::KubernetesUnavailable,
-            format!("Error: the Kubernetes API server cannot be asked - {words}"),
-            "the account has its rights (`musterctl kubernetes rbac --with-maintenance | kubectl apply -f -`)",
-        )),
-        Some(failure) => Err(kubernetes::failed(&failure.what)),
-        None => Err(blocked(
-            Reason::KubernetesUnavailable,
-            "the requests and locks in the Kubernetes cluster are being listed",
-            "the API server has answered",
-        )),
-    }
+    Err(look.and_then(|look| look.failure.as_ref()).map_or_else(
+        || {
+            let message = "the requests and locks in the Kubernetes cluster are being listed";
+            blocked(Reason::KubernetesUnavailable, message, "the API server has answered")
+        },
+        |failure| failed(&failure.what),
+    ))
+}
+
+fn failed(failure: &KubernetesFailure) -> Blocked {
+    let KubernetesFailure::Forbidden(words) = failure else { return kubernetes::failed(failure) };
+    blocked(
+        Reason::KubernetesUnavailable,
+        format!("Error: the Kubernetes API server cannot be asked - {words}"),
+        "the account has its rights (`musterctl kubernetes rbac --with-maintenance | kubectl apply -f -`)",
+    )
+}
+
+/// A change in the cluster that is not seen yet: why the last try failed, or in these words that it comes.
+fn is_changing(snapshot: &ClusterSnapshot<'_>, reason: Reason, message: &str) -> Blocked {
+    let failure = look(snapshot).and_then(|look| look.change_failure.as_ref());
+    failure.map_or_else(|| blocked(reason, message, "the API server has confirmed it"), failed)
 }
 
 /// The object that stands for a request. None: none is wanted, for the cluster has no such handshake, or the machine
@@ -243,9 +308,9 @@ pub fn stands<'a>(
         Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(request)),
         Some(request) => match standing.filter(|standing| standing.uid == request.uid) {
             Some(standing) => Ok(Some((request, standing))),
-            None => Err(about_to_be_made()),
+            None => Err(about_to_be_made(snapshot)),
         },
-        None => Err(about_to_be_made()),
+        None => Err(about_to_be_made(snapshot)),
     }
 }
 
@@ -256,9 +321,8 @@ fn standing(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>) -> Option<
     }
 }
 
-fn about_to_be_made() -> Blocked {
-    let message = "the maintenance is about to be requested in the Kubernetes cluster";
-    blocked(Reason::LocksActive, message, "the API server has confirmed it")
+fn about_to_be_made(snapshot: &ClusterSnapshot<'_>) -> Blocked {
+    is_changing(snapshot, Reason::LocksActive, "the maintenance is about to be requested in the Kubernetes cluster")
 }
 
 /// Another request in the place of ours, or one that is not gone yet.
@@ -306,16 +370,16 @@ pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -
     let seen = fresh(snapshot)?;
     let other = seen.what.iter().find(|request| takes_place(snapshot, request, &subject));
     other.map_or(Ok(()), |request| {
-        Err(if is_ours(snapshot, request) { about_to_go(request) } else { in_the_way(request) })
+        Err(if is_ours(snapshot, request) { about_to_go(snapshot, request) } else { in_the_way(request) })
     })
 }
 
-fn about_to_go(request: &RequestObject) -> Blocked {
+fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Blocked {
     if request.deleting {
         return held(request);
     }
     let message = format!("the last {} {} is about to be removed", kind(&request.subject), request.name);
-    blocked(Reason::LocksReturning, message, "the API server has confirmed it")
+    is_changing(snapshot, Reason::LocksReturning, &message)
 }
 
 /// After the request is gone from the record: is it gone from the cluster?
@@ -327,7 +391,11 @@ pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), B
     let seen = fresh(snapshot)?;
     let ours = |request: &&RequestObject| request.subject == subject && is_ours(snapshot, request);
     if let Some(request) = seen.what.iter().find(ours) {
-        return Err(about_to_go(request));
+        return Err(about_to_go(snapshot, request));
+    }
+    if row.update.as_ref().is_some_and(|mine| mine.node_annotations.is_some()) {
+        let message = "the annotations of its Kubernetes node for application controllers are being taken back";
+        return Err(is_changing(snapshot, Reason::LocksReturning, message));
     }
     let never_seen = row.update.as_ref().is_some_and(|mine| mine.standing.is_none());
     match unsettled_until(snapshot).filter(|until| never_seen && *until > snapshot.now.mono_ms) {
@@ -348,11 +416,39 @@ fn unsettled_until(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
     Some(last.saturating_add(SETTLE_MS))
 }
 
-/// Is a missing lock of this controller an answer to the request?
+/// Is a missing lock of this controller an answer to the request about this machine, or about the cluster?
 ///
 /// # Errors
-/// What shows that the controller has not seen the request, or may yet make its lock.
-pub fn has_answered(
+/// What shows that the controller has not seen the request, may yet make its lock, or takes the node for another.
+pub fn is_without_lock(
+    snapshot: &ClusterSnapshot<'_>,
+    controller: &str,
+    row: Option<&MachineRow>,
+    request: (&RequestObject, &StandingRequest),
+) -> Result<(), Blocked> {
+    has_answered(snapshot, controller, request)?;
+    let Some((row, label)) = row.and_then(|row| Some((row, guard(snapshot, controller, row)?))) else { return Ok(()) };
+    let node = row.kubernetes_node.as_deref().unwrap_or_default();
+    let key = label.split_once('=').map_or(label, |(key, _)| key);
+    Err(blocked(
+        Reason::ControllerCannotSee,
+        format!("Error: {controller} has no NodeWorkloadLock for node {node}, which has its label {label}"),
+        format!(
+            "{controller} has made its lock (Rockoon knows no node whose name has a dot); or, if it has nothing there, \
+             the label is gone (`kubectl label node {node} {key}-`)"
+        ),
+    ))
+}
+
+/// Has this controller put its finalizer on the request? Of a controller without a known one nobody can say.
+#[must_use]
+pub fn has_seen(snapshot: &ClusterSnapshot<'_>, controller: &str, row: Option<&MachineRow>) -> bool {
+    let (Some(finalizer), _) = marks(snapshot, controller) else { return false };
+    let request = stands(snapshot, row).ok().flatten();
+    request.is_some_and(|(request, _)| request.finalizers.iter().any(|known| known == finalizer))
+}
+
+fn has_answered(
     snapshot: &ClusterSnapshot<'_>,
     controller: &str,
     (request, standing): (&RequestObject, &StandingRequest),

@@ -212,17 +212,31 @@ pub fn granted(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request
     row.map_or(Ok(()), |row| removal_is_heard_of(snapshot, row, request))
 }
 
+/// The controller whose lock a machine under request lacks, though its node has one of that controller's labels.
+#[must_use]
+pub fn promised<'a>(snapshot: &'a ClusterSnapshot<'_>, row: &'a MachineRow) -> Option<&'a str> {
+    if row.guarding_labels.is_empty() || row.update.as_ref()?.standing.is_none() {
+        return None;
+    }
+    let lacks = |controller: &&str| !has_there(snapshot, Some(row), controller);
+    known_there(snapshot).into_iter().filter(lacks).find(|name| handshake::guard(snapshot, name, row).is_some())
+}
+
+/// Has this controller a lock in the Kubernetes cluster for the machine, or for the cluster itself?
+fn has_there(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, controller: &str) -> bool {
+    let mut held = of(snapshot, row.map(|row| &row.name)).filter(|lock| lock.object.is_some());
+    held.any(|lock| lock.key.controller == controller)
+}
+
 /// Is a missing lock in the Kubernetes cluster an answer, for every controller that answers there?
 fn answered_there(
     snapshot: &ClusterSnapshot<'_>,
     row: Option<&MachineRow>,
     (object, standing): (&RequestObject, &StandingRequest),
 ) -> Result<(), Blocked> {
-    let node = row.map(|row| &row.name);
     for controller in known_there(snapshot) {
-        let mut held = of(snapshot, node).filter(|lock| lock.object.is_some());
-        if held.all(|lock| lock.key.controller != controller) {
-            handshake::has_answered(snapshot, controller, (object, standing))?;
+        if !has_there(snapshot, row, controller) {
+            handshake::is_without_lock(snapshot, controller, row, (object, standing))?;
         }
     }
     Ok(())
@@ -377,7 +391,17 @@ fn clears_when(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, open: &
     };
     let inactive = Some(LockState::Inactive);
     let away = (!away.is_empty()).then(|| connects_or_is_gone(snapshot, &away, inactive));
-    [there, away].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    [there, away, left_behind(snapshot, row, open)].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// The way out of locks in the Kubernetes cluster whose controller may have been uninstalled: it has not seen the
+/// request.
+fn left_behind(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, open: &[&LockRow]) -> Option<String> {
+    let unseen = open.iter().filter(|lock| !handshake::has_seen(snapshot, &lock.key.controller, row));
+    let kind = kind(row.map(|row| &row.name)).to_lowercase();
+    let delete: Vec<String> =
+        unseen.filter_map(|lock| Some(format!("`kubectl delete {kind} {}`", lock.object.as_ref()?.name))).collect();
+    (!delete.is_empty()).then(|| format!("or, if it was uninstalled, {}", delete.join(", ")))
 }
 
 /// When a controller that could have answered last stopped watching the cluster's requests, Unix milliseconds; 0 if

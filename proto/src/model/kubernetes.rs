@@ -51,6 +51,9 @@ pub struct ObjectController {
     /// finalizer on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_annotation: Option<String>,
+    /// Labels, `KEY=VALUE`: it guards each node that has one of them, so that a missing lock there is no answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_labels: Vec<String>,
 }
 
 /// Where a cluster's kubeconfig is.

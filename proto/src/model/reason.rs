@@ -73,6 +73,8 @@ reasons! {
     ControlNotHeard: Operator,
     /// A control machine was replaced during the update: the control plane lacks it until it is deployed.
     ControlNotDeployed: Waiting,
+    /// A controller has no lock in the Kubernetes cluster for a node whose label says that it guards it.
+    ControllerCannotSee: Waiting,
     /// `spec.workloadControllers` names a controller that holds no lock in the cluster.
     ControllerMissing: Waiting,
     /// A controller of this cluster is not connected and may still make a lock.

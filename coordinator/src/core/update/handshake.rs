@@ -8,8 +8,8 @@ use super::kubernetes::is_same_cluster;
 use crate::{
     core::{About, Effect, KubernetesQuestion},
     facts::{
-        Facts, KubernetesAsked, LockKey, LockOf, LockRow, Seen, StandingRequest, Transaction,
-        handshake::{HandshakeObjects, LockObject, RequestObject, Subject},
+        Facts, KubernetesAsked, LockKey, LockOf, LockRow, PutAnnotations, Seen, StandingRequest, Transaction,
+        handshake::{HandshakeObjects, LockObject, NodeAnnotations, RequestObject, Subject},
         kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
     },
     plan::{
@@ -38,14 +38,17 @@ pub(in crate::core) fn having(facts: &Facts) -> impl Iterator<Item = &ClusterNam
 /// Asks the next questions, one for each cluster at a time.
 pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let facts: &Facts = tx;
-    let mut due = Vec::new();
+    let mut due: Vec<(_, _, _, Vec<(MachineName, BTreeMap<String, String>)>)> = Vec::new();
     for cluster in having(facts) {
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let (Some(spec), Some(op)) = (&snapshot.spec.kubernetes, handshake::next(&snapshot)) else { continue };
         let access = access::of(facts, cluster, spec).map(|access| (access, control_plane::fallbacks(&snapshot)));
-        due.push((cluster.clone(), op, access));
+        let annotated =
+            if matches!(op, KubernetesOp::Requests { .. }) { handshake::to_annotate(&snapshot) } else { Vec::new() };
+        let annotated = annotated.into_iter().map(|(machine, wanted)| (machine.clone(), wanted.values)).collect();
+        due.push((cluster.clone(), op, access, annotated));
     }
-    for (cluster, op, access) in due {
+    for (cluster, op, access, annotated) in due {
         let number = tx.next_question();
         let look = tx.handshake_mut(&cluster);
         let (access, fallbacks) = match access {
@@ -58,6 +61,9 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         if matches!(&op, KubernetesOp::Requests { make, .. } if !make.is_empty()) {
             look.unsettled_mono_ms = Some(now.mono_ms);
         }
+        // First: a coordinator that dies meanwhile takes them back all the same.
+        note_annotations(tx, annotated);
+        let look = tx.handshake_mut(&cluster);
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
         let about = About::Cluster(cluster);
         effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
@@ -86,16 +92,42 @@ pub(in crate::core) fn answered(
         Ok(_) => {
             look.failure = None;
             // Every request was made. What it has changed is listed next.
-            look.unsettled_mono_ms = None;
-            look.is_outdated = true;
+            (look.unsettled_mono_ms, look.change_failure) = (None, None);
+            if let KubernetesOp::Requests { make, remove, annotate, .. } = &asked.op {
+                look.is_outdated = !make.is_empty() || !remove.is_empty();
+                confirm_annotations(tx, cluster, annotate);
+            }
         }
         Err(failure) => {
             let uncertain = matches!(failure, KubernetesFailure::Unreachable(_) | KubernetesFailure::Other(_));
             if let KubernetesOp::Requests { make, .. } = &asked.op {
                 look.unsettled_mono_ms = (uncertain && !make.is_empty()).then_some(now.mono_ms);
                 look.is_outdated = true;
+                look.change_failure = Some(failure.clone());
             }
             look.failure = Some(Seen { what: failure, at_mono_ms: now.mono_ms });
+        }
+    }
+}
+
+/// Records what is about to be put on the machines' nodes.
+fn note_annotations(tx: &mut Transaction<'_>, wanted: Vec<(MachineName, BTreeMap<String, String>)>) {
+    for (machine, values) in wanted {
+        if let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) {
+            mine.node_annotations = Some(PutAnnotations { values, confirmed: false });
+        }
+    }
+}
+
+/// Records that these nodes have their annotations, or have given them back.
+fn confirm_annotations(tx: &mut Transaction<'_>, cluster: &ClusterName, put: &[NodeAnnotations]) {
+    for NodeAnnotations { node, values } in put {
+        let machine = tx.machines_of(cluster).find(|row| row.kubernetes_node.as_ref() == Some(node));
+        let Some(machine) = machine.map(|row| row.name.clone()) else { continue };
+        let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) else { continue };
+        if mine.node_annotations.as_ref().is_some_and(|noted| noted.values == *values) {
+            let is_there = !values.is_empty();
+            mine.node_annotations = is_there.then(|| PutAnnotations { values: values.clone(), confirmed: true });
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::{
             forcing::DrainRules,
             identity, is_awaited, others_disturbed, owed, questions,
         },
+        handshake,
         snapshot::ClusterSnapshot,
         update::targets,
     },
@@ -215,7 +216,7 @@ pub(in crate::core) fn answered(
     Reply::Ok
 }
 
-/// Records the name of the machine's node, once that is certain: requests and locks are about it.
+/// Records the name of the machine's node, once that is certain, and who guards it: requests and locks are about it.
 fn note_node(tx: &mut Transaction<'_>, machine: &MachineName, limits: &Limits, now: Now) {
     let facts: &Facts = tx;
     let Some(row) = facts.machines.get(machine) else { return };
@@ -224,11 +225,11 @@ fn note_node(tx: &mut Transaction<'_>, machine: &MachineName, limits: &Limits, n
     let nodes = view.and_then(|view| view.live?.kubernetes.nodes.as_ref());
     let (Some(view), Some(nodes)) = (view, nodes) else { return };
     let Ok(Some(node)) = identity::of(&snapshot, view, &nodes.what) else { return };
-    let name = node.object.name.clone();
-    if row.kubernetes_node.as_ref() != Some(&name)
+    let (name, labels) = (node.object.name.clone(), handshake::guarding_labels(&snapshot, node));
+    if (row.kubernetes_node.as_ref() != Some(&name) || row.guarding_labels != labels)
         && let Some(row) = tx.machine_mut(machine)
     {
-        row.kubernetes_node = Some(name);
+        (row.kubernetes_node, row.guarding_labels) = (Some(name), labels);
     }
 }
 

@@ -106,12 +106,12 @@ impl KubernetesClient {
                 }
                 handshake::objects(&mut session).await
             }
-            KubernetesOp::Requests { cluster_uid: known, make, remove } => {
+            KubernetesOp::Requests { cluster_uid: known, make, remove, annotate } => {
                 let found = cluster_uid(&mut session).await?;
                 if found != *known {
                     return Err(KubernetesFailure::another_cluster(known, &found));
                 }
-                handshake::change((&self.transport, fallbacks), make, remove).await
+                handshake::change((&self.transport, fallbacks), (make, remove, annotate)).await
             }
             KubernetesOp::Event { node, reason, message, warning } => {
                 let event = event(node, reason, message, *warning);
@@ -231,6 +231,7 @@ fn node(object: NodeObject) -> KubernetesNode {
     let internal = status.addresses.iter().filter(|address| address.kind == "InternalIP");
     KubernetesNode {
         boot_id: status.node_info.boot_id,
+        labels: metadata.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         internal_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
         unschedulable: spec.unschedulable,
         ready: status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True"),
@@ -268,6 +269,15 @@ fn uncordon_patch(node: &NodeRef, schedulable: bool, scale_down: Option<&ScaleDo
 /// Metadata that sets annotations only on this object at this version.
 fn guarded(node: &NodeRef, annotations: &Value) -> Value {
     json!({ "resourceVersion": node.resource_version, "uid": node.uid, "annotations": annotations })
+}
+
+/// Change annotations of a node at this very version; null removes one.
+pub(super) async fn patch_node(
+    session: &mut Session<'_>,
+    node: &NodeRef,
+    annotations: &Value,
+) -> Result<(), KubernetesFailure> {
+    patch(session, node, &json!({ "metadata": guarded(node, annotations) })).await.map(drop)
 }
 
 async fn patch(session: &mut Session<'_>, to: &NodeRef, patch: &Value) -> Result<KubernetesReply, KubernetesFailure> {

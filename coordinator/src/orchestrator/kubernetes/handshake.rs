@@ -13,12 +13,15 @@ use serde_json::{Value, json};
 use super::{
     client::{JSON, cluster_uid, post, segment, with_body},
     list::list,
+    node_annotations,
     objects::{Meta, nullable},
     text::one_line,
     transport::{Session, Transport},
 };
 use crate::facts::{
-    handshake::{HandshakeObjects, LockObject, NewRequest, OldRequest, REQUESTED_BY, RequestObject, Subject},
+    handshake::{
+        HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, REQUESTED_BY, RequestObject, Subject,
+    },
     kubernetes::{KubernetesFailure, KubernetesReply},
 };
 
@@ -50,17 +53,18 @@ pub(super) async fn objects(session: &mut Session<'_>) -> Result<KubernetesReply
     Ok(KubernetesReply::Handshake { cluster_uid, objects: HandshakeObjects { requests, locks } })
 }
 
-/// Create and delete requests, all at once, each on a connection of its own. The first failure counts: a list shows
-/// what is there.
+/// Create and delete requests, and annotate nodes, all at once, each on a connection of its own. The first failure
+/// counts: a list shows what is there.
 pub(super) async fn change(
     (transport, fallbacks): (&Transport, &[IpAddr]),
-    make: &[NewRequest],
-    remove: &[OldRequest],
+    (make, remove, annotate): (&[NewRequest], &[OldRequest], &[NodeAnnotations]),
 ) -> Result<KubernetesReply, KubernetesFailure> {
     let created = make.iter().map(|new| async { create(&mut transport.session(fallbacks), new).await });
     let deleted = remove.iter().map(|old| async { delete(&mut transport.session(fallbacks), old).await });
-    let (created, deleted) = tokio::join!(join_all(created), join_all(deleted));
-    created.into_iter().chain(deleted).collect::<Result<Vec<()>, _>>()?;
+    let annotated =
+        annotate.iter().map(|node| async { node_annotations::put(&mut transport.session(fallbacks), node).await });
+    let (created, deleted, annotated) = tokio::join!(join_all(created), join_all(deleted), join_all(annotated));
+    created.into_iter().chain(deleted).chain(annotated).collect::<Result<Vec<()>, _>>()?;
     Ok(KubernetesReply::Done)
 }
 

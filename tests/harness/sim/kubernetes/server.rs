@@ -31,6 +31,7 @@ impl Node {
                 resource_version: self.version.to_string(),
             },
             boot_id: self.boot_id.clone(),
+            labels: Vec::new(),
             internal_ips: self.addresses.clone(),
             unschedulable: self.unschedulable,
             ready: self.ready,

@@ -21,6 +21,7 @@ fn node_object() -> Value {
         "kind": "Node",
         "metadata": {
             "name": "node-1", "uid": "uid-1", "resourceVersion": "622",
+            "labels": { "role": "worker" },
             "annotations": {
                 "muster/drained-for": "r-7",
                 "muster/keep-cordoned": "",
@@ -51,6 +52,7 @@ fn node_seen() -> KubernetesNode {
         ready: true,
         drained_for: Some("r-7".to_owned()),
         keep_cordoned: true,
+        labels: vec!["role=worker".to_owned()],
         scale_down: ScaleDown { now: Some("true".to_owned()), before: Some(ScaleDownBefore(Some("false".to_owned()))) },
     }
 }

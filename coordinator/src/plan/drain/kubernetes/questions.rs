@@ -18,7 +18,7 @@ use crate::{
     },
     plan::{
         drain::Goal,
-        safety,
+        locks, safety,
         snapshot::{ClusterSnapshot, MachineView},
         update::{disturbs, targets, wants_slot},
     },
@@ -64,7 +64,8 @@ pub fn all<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, Kubernet
     let before = before.into_iter().take(PREFLIGHT_MAX);
     let before = before.filter_map(|view| Some((&view.row.name, look_before(snapshot, view)?)));
     let deferred = targets(snapshot).filter_map(|view| Some((&view.row.name, look_at_deferred(snapshot, view)?)));
-    drains.into_iter().chain(before).chain(deferred.take(PREFLIGHT_MAX)).collect()
+    let guarded = targets(snapshot).filter_map(|view| Some((&view.row.name, look_at_labels(snapshot, view)?)));
+    drains.into_iter().chain(before).chain(deferred.take(PREFLIGHT_MAX)).chain(guarded).collect()
 }
 
 fn evictions_in_flight(look: &KubernetesObservation) -> usize {
@@ -123,6 +124,19 @@ fn look_at_deferred(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> O
     let Some(nodes) = fresh(snapshot, look.nodes.as_ref()) else { return Some(KubernetesOp::Nodes) };
     let node = identity::of(snapshot, view, nodes).ok()??;
     Some(KubernetesOp::Load { node: node.object.name.clone() })
+}
+
+/// The next question about a machine whose labels keep it waiting for a lock: they may be gone.
+fn look_at_labels(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<KubernetesOp> {
+    let node = view.row.kubernetes_node.as_ref().filter(|_| waits_by_label(snapshot, view))?;
+    let look = free(snapshot, view)?;
+    let age = look.nodes.as_ref().map(|seen| snapshot.now.mono_ms.saturating_sub(seen.at_mono_ms));
+    age.is_none_or(|age| age >= REFRESH_MS).then(|| KubernetesOp::Node { name: node.clone() })
+}
+
+/// Does it wait for a lock that its node's labels promise, before its drain?
+fn waits_by_label(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    row(view).is_none() && locks::promised(snapshot, view.row).is_some()
 }
 
 /// Is it deferred because its workloads can never be moved away as things are?
@@ -249,7 +263,8 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
     spec(snapshot)?;
     let look = look(view)?;
     let before = (look.nodes.is_some() || look.failure.is_some()) && wants_slot(view);
-    if aim(snapshot, view).is_none() && !before && !is_undrainable(view) {
+    let waits = before || is_undrainable(view) || waits_by_label(snapshot, view);
+    if aim(snapshot, view).is_none() && !waits {
         return None;
     }
     let later = |at_mono_ms: u64, by_ms: u64| at_mono_ms.saturating_add(by_ms);

@@ -9,7 +9,7 @@ use crate::{
     core::KubernetesQuestion,
     facts::{
         DrainRow, KubernetesTarget, Sealed, SecretId,
-        handshake::{HandshakeObjects, LockObject, NewRequest, OldRequest, RequestObject, Subject},
+        handshake::{HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
         kubernetes::{
             Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
             KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown,
@@ -46,6 +46,8 @@ pub(super) struct Kubernetes {
     pub(super) requests: Vec<RequestObject>,
     /// A finalizer that somebody puts on new requests.
     pub(super) finalizer: Option<&'static str>,
+    /// Its answer to every change of requests.
+    pub(super) refused: Option<KubernetesFailure>,
     /// No request is made, and nothing says why.
     pub(super) makes_none: bool,
     /// Its workload locks.
@@ -97,6 +99,7 @@ impl Kubernetes {
                 ready: true,
                 drained_for: None,
                 keep_cordoned: false,
+                labels: Vec::new(),
                 scale_down: ScaleDown::default(),
             };
             (name.clone(), node)
@@ -116,6 +119,7 @@ impl Kubernetes {
             undeletable: None,
             requests: Vec::new(),
             finalizer: None,
+            refused: None,
             makes_none: false,
             locks: Vec::new(),
             events: Vec::new(),
@@ -183,7 +187,12 @@ impl Kubernetes {
                 let objects = HandshakeObjects { requests: self.requests.clone(), locks: self.locks.clone() };
                 Ok(KubernetesReply::Handshake { cluster_uid, objects })
             }
-            KubernetesOp::Requests { make, remove, .. } => {
+            KubernetesOp::Requests { make, remove, annotate, .. } => {
+                if let Some(failure) = &self.refused {
+                    return Err(failure.clone());
+                }
+                let says = |node: &NodeAnnotations| format!("annotate {} {:?}", node.node, node.values);
+                self.log.extend(annotate.iter().map(says));
                 make.iter().for_each(|new| self.make(new));
                 remove.iter().for_each(|old| self.remove(old));
                 Ok(KubernetesReply::Done)

@@ -1,7 +1,7 @@
 //! The maintenance handshake as custom resources: requests made and removed, locks that hold a machine, and controllers
 //! that have not answered.
 
-use muster_proto::model::{MaintenanceObjects, ObjectController};
+use muster_proto::model::{MIGRATION_MODE, MaintenanceObjects, ObjectController};
 
 use super::*;
 use crate::{
@@ -17,7 +17,12 @@ const HANDLED: &str = "kopf.zalando.org/last-handled-configuration";
 
 /// A controller that is known by its name: Rockoon.
 fn openstack() -> ObjectController {
-    ObjectController { name: "openstack".to_owned(), finalizer: None, handled_annotation: None }
+    ObjectController {
+        name: "openstack".to_owned(),
+        finalizer: None,
+        handled_annotation: None,
+        node_labels: Vec::new(),
+    }
 }
 
 /// One worker at a time; the control machines are at the new release.
@@ -105,6 +110,8 @@ fn lock_there_holds_machine_and_is_waited_for() {
     fleet.live(&mut kubernetes, 15);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"));
     assert!(fleet.says("worker-1").contains("tungstenfabric"), "{}", fleet.says("worker-1"));
+    let way_out = "`kubectl delete nodeworkloadlock tungstenfabric-worker-1`";
+    assert!(fleet.clears_when("worker-1").contains(way_out), "{}", fleet.clears_when("worker-1"));
     set(&mut kubernetes, "one", LockState::Inactive);
     fleet.live(&mut kubernetes, 15);
     assert!(fleet.permit("worker-1").is_some(), "{}", fleet.says("worker-1"));
@@ -188,6 +195,29 @@ fn lock_left_inactive_delays_request() {
     fleet.live(&mut kubernetes, 15);
     assert!(!names(&kubernetes).contains(&"worker-1"), "{:?}", kubernetes.requests);
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LockNotYetActive"), "{}", fleet.says("worker-1"));
+}
+
+/// A controller that is through with the request, and does not know the node: its label there is no consent.
+#[test]
+fn label_without_lock_is_no_consent() {
+    let open = |kubernetes: &mut Kubernetes| {
+        kubernetes.finalizer = Some(FINALIZER);
+        for worker in ["worker-1", "worker-2"] {
+            kubernetes.node(worker).labels = vec!["openstack-compute-node=enabled".to_owned()];
+        }
+    };
+    let (mut fleet, mut kubernetes) = workers_with(vec![openstack()], open);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 15);
+    handle(&mut fleet, &mut kubernetes);
+    fleet.live(&mut kubernetes, 15);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerCannotSee"), "{}", fleet.says("worker-1"));
+    assert!(kubernetes.is_untouched("worker-1") && fleet.permit("worker-1").is_none());
+    assert!(fleet.says("worker-1").contains("openstack-compute-node=enabled"), "{}", fleet.says("worker-1"));
+    // Another label says nothing.
+    kubernetes.node("worker-1").labels = vec!["openstack-compute-node=disabled".to_owned()];
+    fleet.live(&mut kubernetes, 25);
+    assert!(fleet.permit("worker-1").is_some(), "{}", fleet.says("worker-1"));
 }
 
 /// A request that somebody made by hand.
@@ -317,4 +347,38 @@ fn release_of_an_object_is_refused_with_the_command() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A controller reads the node's annotations when it sees the request: they come first, and go with it.
+#[test]
+fn annotations_come_before_the_request() {
+    let (mut fleet, mut kubernetes) = workers(Vec::new());
+    for (mode, done) in [("manual", "worker-1"), ("skip", "worker-2")] {
+        let set = [(MIGRATION_MODE.to_owned(), mode.to_owned())].into();
+        let annotate = Request::AnnotateMachine { machine: machine("worker-2"), set, remove: Vec::new() };
+        fleet.ask(annotate).expect("is annotated");
+        fleet.live(&mut kubernetes, 6);
+        fleet.complete_in(&mut kubernetes, done);
+        fleet.live(&mut kubernetes, 12);
+    }
+    let told: Vec<&String> = kubernetes.log.iter().filter(|line| line.contains(" worker-2")).collect();
+    let annotated = |mode: &str| format!("annotate worker-2 {{{MIGRATION_MODE:?}: {mode:?}}}");
+    let (made, gone) = ("request worker-2".to_owned(), "release worker-2".to_owned());
+    let order = [annotated("manual"), made, annotated("skip"), "annotate worker-2 {}".to_owned(), gone];
+    let told: Vec<&String> = told.into_iter().filter(|line| order.contains(line)).collect();
+    assert_eq!(told, order.iter().collect::<Vec<_>>(), "{:?}", kubernetes.log);
+    assert!(fleet.part("worker-2").is_none(), "{}", fleet.says("worker-2"));
+}
+
+/// What keeps a request from being made is said, and not only that it is about to be made.
+#[test]
+fn refused_creation_is_named() {
+    let (mut fleet, mut kubernetes) = workers_with(Vec::new(), |_| {});
+    kubernetes.requests.clear();
+    kubernetes.refused = Some(KubernetesFailure::Forbidden("cannot create resource".to_owned()));
+    fleet.live(&mut kubernetes, 30);
+    assert!(fleet.says("worker-1").contains("cannot create resource"), "{}", fleet.says("worker-1"));
+    kubernetes.refused = None;
+    fleet.live(&mut kubernetes, 30);
+    assert!(names(&kubernetes).contains(&"worker-1"), "{}", fleet.says("worker-1"));
 }

@@ -16,6 +16,7 @@ fn found(workloads: Vec<Workload>, orders: Vec<Order>, marks: NodeMarks) -> Vec<
     let node = KubernetesNode {
         object: NodeRef { name: "node-1".to_owned(), uid: "u".to_owned(), resource_version: "1".to_owned() },
         boot_id: String::new(),
+        labels: Vec::new(),
         internal_ips: Vec::new(),
         unschedulable: false,
         ready: true,
