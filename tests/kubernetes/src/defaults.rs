@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    kinds::Kind,
+    kinds::{self, Kind},
     objects::{self, default, set, text, unset},
     times,
 };
@@ -38,6 +38,7 @@ pub(super) fn complete(kind: &Kind, namespace: &str, object: &mut Value) {
             set(object, &["status"], counts);
         }
         "daemonsets.apps" => complete_daemon_set(object),
+        kinds::DEFINITIONS => kinds::complete(object),
         _ => {}
     }
     normalize(kind, object);

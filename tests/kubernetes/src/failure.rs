@@ -118,13 +118,32 @@ impl Failure {
     /// The object is invalid in one field. Custom resources name each cause twice, as the real server does.
     pub(super) fn invalid(kind: &Kind, name: &str, field: &str, reason: &str, why: &str) -> Self {
         let cause = json!({"reason": reason, "message": why, "field": field});
+        let causes = if kind.custom { json!([cause, cause]) } else { json!([cause]) };
+        Self::unprocessable(kind, name, causes, &format!("{field}: {why}"))
+    }
+
+    /// The object is invalid in these fields: field, reason and message of each.
+    pub(super) fn invalid_fields(kind: &Kind, name: &str, faults: &[(String, &str, String)]) -> Self {
+        let cause =
+            |(field, reason, why): &(String, &str, String)| json!({"reason": reason, "message": why, "field": field});
+        let causes = faults.iter().map(cause).collect();
+        let texts: Vec<String> = faults.iter().map(|(field, _, why)| format!("{field}: {why}")).collect();
+        let text = if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
+        Self::unprocessable(kind, name, causes, &text)
+    }
+
+    fn unprocessable(kind: &Kind, name: &str, causes: Value, why: &str) -> Self {
         let mut details = kind_details(kind, name);
         if let Some(fields) = details.as_object_mut() {
-            let causes = if kind.custom { json!([cause, cause]) } else { json!([cause]) };
             fields.insert("causes".to_owned(), causes);
         }
-        let message = format!("{} \"{name}\" is invalid: {field}: {why}", kind.qualified_kind());
+        let message = format!("{} \"{name}\" is invalid: {why}", kind.qualified_kind());
         Self::new(422, Some("Invalid"), message).with_details(details)
+    }
+
+    /// The storage of a custom resource is not ready yet.
+    pub(super) fn initializing() -> Self {
+        Self::new(429, Some("TooManyRequests"), "storage is (re)initializing").with_retry_after(1)
     }
 
     /// A budget refuses the eviction.

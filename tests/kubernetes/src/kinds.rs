@@ -1,5 +1,12 @@
 //! The kinds of objects that the stand-in serves.
 
+use serde_json::{Value, json};
+
+use super::objects::{self, has, list, set, set_condition, text};
+
+/// The resource of definitions of custom resources.
+pub(super) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+
 /// A kind of object and how the API serves it.
 #[derive(Clone, Debug)]
 pub struct Kind {
@@ -19,6 +26,8 @@ pub struct Kind {
     pub generation: bool,
     /// Is it a custom resource? Some answers differ for these.
     pub custom: bool,
+    /// The `openAPIV3Schema` of a custom resource; null if its objects are not checked.
+    pub schema: Value,
 }
 
 impl Kind {
@@ -33,7 +42,22 @@ impl Kind {
             status: false,
             generation: true,
             custom: true,
+            schema: Value::Null,
         }
+    }
+
+    /// The kinds that a CustomResourceDefinition defines: one for each version that is served.
+    pub(super) fn defined_by(definition: &Value) -> Vec<Self> {
+        let (group, plural) = (text(definition, "/spec/group"), text(definition, "/spec/names/plural"));
+        let served = |version: &&Value| version.pointer("/served") == Some(&Value::Bool(true));
+        let versions = list(definition, "/spec/versions").iter().filter(served);
+        let kind = |version: &Value| Self {
+            namespaced: text(definition, "/spec/scope") == "Namespaced",
+            status: has(version, "/subresources/status"),
+            schema: version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default(),
+            ..Self::custom(group, text(version, "/name"), plural, text(definition, "/spec/names/kind"))
+        };
+        versions.map(kind).collect()
     }
 
     /// The same kind with a status subresource.
@@ -72,7 +96,7 @@ fn qualified(name: &str, group: &str) -> String {
 }
 
 /// Group, plural, kind, and flags: `n` namespaced, `s` status subresource, `g` generation.
-const BUILT_IN: [(&str, &str, &str, &str); 20] = [
+const BUILT_IN: [(&str, &str, &str, &str); 21] = [
     ("", "namespaces", "Namespace", "s"),
     ("", "nodes", "Node", "s"),
     ("", "pods", "Pod", "nsg"),
@@ -91,6 +115,7 @@ const BUILT_IN: [(&str, &str, &str, &str); 20] = [
     ("batch", "jobs", "Job", "nsg"),
     ("batch", "cronjobs", "CronJob", "nsg"),
     ("coordination.k8s.io", "leases", "Lease", "n"),
+    ("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", "sg"),
     ("rbac.authorization.k8s.io", "clusterroles", "ClusterRole", ""),
     ("rbac.authorization.k8s.io", "clusterrolebindings", "ClusterRoleBinding", ""),
 ];
@@ -108,9 +133,37 @@ pub(super) fn built_in() -> Vec<Kind> {
             status: flags.contains('s'),
             generation: flags.contains('g'),
             custom: false,
+            schema: Value::Null,
         })
         .collect();
     let attachments = Kind::custom("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment");
     kinds.push(Kind { custom: false, generation: false, status: true, ..attachments });
     kinds
+}
+
+/// Complete a new definition.
+pub(super) fn complete(definition: &mut Value) {
+    let kind = text(definition, "/spec/names/kind").to_owned();
+    objects::default(definition, &["spec", "names", "singular"], kind.to_lowercase());
+    objects::default(definition, &["spec", "names", "listKind"], format!("{kind}List"));
+    objects::default(definition, &["spec", "conversion"], json!({"strategy": "None"}));
+    let stored = |version: &&Value| version.pointer("/storage") == Some(&Value::Bool(true));
+    let stored: Vec<&str> =
+        list(definition, "/spec/versions").iter().filter(stored).map(|v| text(v, "/name")).collect();
+    let status = json!({
+        "conditions": null,
+        "acceptedNames": {"plural": "", "kind": ""},
+        "storedVersions": stored,
+    });
+    set(definition, &["status"], status);
+}
+
+/// Accept the names of a definition. Its kinds can be served from then on.
+pub(super) fn establish(definition: &mut Value) {
+    let names = definition.pointer("/spec/names").cloned().unwrap_or_default();
+    set(definition, &["status", "acceptedNames"], names);
+    let accepted = json!({"reason": "NoConflicts", "message": "no conflicts found"});
+    set_condition(definition, "NamesAccepted", "True", accepted);
+    let established = json!({"reason": "InitialNamesAccepted", "message": "the initial names have been accepted"});
+    set_condition(definition, "Established", "True", established);
 }

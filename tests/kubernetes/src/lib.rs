@@ -1,10 +1,10 @@
 //! A stand-in for the Kubernetes API server 1.36.2, with the controllers that a drain meets.
 //!
-//! It answers as the recordings of a real server do. Objects are JSON values; schemas are not checked. Several
-//! servers may share one state. The state survives a restart of the servers.
+//! It answers as the recordings of a real server do. Objects are JSON values; only custom resources are checked, by
+//! the schema of their definition. Several servers may share one state. The state survives a restart of the servers.
 //!
-//! Not supported: server-side apply (415), deletion of collections (405), schemas of custom resources, rolling
-//! updates, Jobs and CronJobs that run, tables, and compressed or protobuf bodies.
+//! Not supported: server-side apply (415), deletion of collections and definitions (405), changes of definitions,
+//! `Warning` headers, rolling updates, Jobs and CronJobs that run, tables, and compressed or protobuf bodies.
 
 mod access;
 mod api;
@@ -23,6 +23,7 @@ mod objects;
 mod patch;
 mod request_log;
 mod sampler;
+mod schemas;
 mod selectors;
 mod server;
 mod state;
@@ -316,7 +317,7 @@ impl Kubernetes {
 
     /// Serve a further kind, as after its CustomResourceDefinition is established.
     pub fn serve_kind(&self, kind: Kind) {
-        lock(&self.shared.state).kinds.push(Arc::new(kind));
+        lock(&self.shared.state).serve(kind);
     }
 
     /// Add a fault after those that are pending.

@@ -251,6 +251,11 @@ async fn with_faults(
 
 fn execute(process: &Process, caller: &Caller, call: &Call) -> Result<Outcome, Failure> {
     api::authorize(caller, call)?;
+    if let (Some(kind), "get" | "list" | "watch") = (&call.kind, call.verb.as_str())
+        && lock(&process.shared.state).initializing.remove(&kind.resource())
+    {
+        return Err(Failure::initializing());
+    }
     if let (Some(kind), "watch") = (&call.kind, call.verb.as_str()) {
         let floor = process.floor.max(lock(&process.shared.state).store.floor());
         let lines = watches::open(&process.shared, process.life.clone(), floor, call, kind)?;

@@ -19,6 +19,8 @@ use super::{
 pub(super) struct State {
     pub(super) store: Store,
     pub(super) kinds: Vec<Arc<Kind>>,
+    /// Resources of definitions that nobody has read since: the first read is refused.
+    pub(super) initializing: BTreeSet<String>,
     pub(super) tokens: Vec<Token>,
     pub(super) faults: Vec<Fault>,
     pub(super) log: Vec<LoggedRequest>,
@@ -32,12 +34,19 @@ impl State {
         Self {
             store: Store::new(),
             kinds: kinds::built_in().into_iter().map(Arc::new).collect(),
+            initializing: BTreeSet::new(),
             tokens: Vec::new(),
             faults: Vec::new(),
             log: Vec::new(),
             paused: BTreeSet::new(),
             unready: BTreeSet::new(),
         }
+    }
+
+    /// Serve a kind, in the place of one of its name and version.
+    pub(super) fn serve(&mut self, kind: Kind) {
+        self.kinds.retain(|known| (known.resource(), &known.version) != (kind.resource(), &kind.version));
+        self.kinds.push(Arc::new(kind));
     }
 
     /// The kind of a resource such as `pods` or `poddisruptionbudgets.policy`.

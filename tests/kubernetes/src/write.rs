@@ -8,7 +8,7 @@ use super::{
     failure::Failure,
     kinds::Kind,
     objects::{has_finalizers, is_terminating, list, name, number, set, text, uid, unset},
-    patch,
+    patch, schemas,
     store::Store,
 };
 
@@ -56,6 +56,7 @@ pub(super) fn create(store: &mut Store, call: &Call, kind: &Kind) -> Result<Valu
         return Err(Failure::invalid(kind, "", "metadata.name", "FieldValueRequired", why));
     }
     complete(kind, &call.namespace, &mut object);
+    schemas::admit(call, kind, &mut object)?;
     if let Some(existing) = store.get(&kind.resource(), &call.namespace, name(&object)) {
         return Err(Failure::already_exists(kind, name(&object), is_terminating(&existing)));
     }
@@ -126,6 +127,7 @@ fn store_change(
     keep_server_fields(kind, current, &mut new);
     keep_other_part(call, kind, current, &mut new);
     normalize(kind, &mut new);
+    schemas::admit(call, kind, &mut new)?;
     check_finalizers(kind, current, &new)?;
     if new == *current {
         return Ok(new);

@@ -22,7 +22,8 @@ use tokio::time::{MissedTickBehavior, interval};
 pub(super) use self::attachments::create_claim;
 use super::{
     Config, Shared, defaults,
-    objects::{name, text},
+    kinds::{self, Kind},
+    objects::{condition, name, text},
     state::{State, lock},
     write,
 };
@@ -61,6 +62,8 @@ pub enum Controller {
     Orphans,
     /// VolumeAttachments.
     Attachments,
+    /// Definitions of custom resources.
+    Definitions,
 }
 
 /// Memory of the controllers between ticks.
@@ -115,6 +118,7 @@ fn tick(state: &mut State, memory: &mut Memory, config: &Config) {
         Controller::Scheduler,
         Controller::Attachments,
         Controller::Disruption,
+        Controller::Definitions,
     ];
     let now = Some((state.store.revision(), state.paused.clone()));
     let changed = memory.seen != now;
@@ -143,6 +147,21 @@ fn tick(state: &mut State, memory: &mut Memory, config: &Config) {
             Controller::Garbage => garbage::tick(state),
             Controller::Orphans => garbage::orphans(state, memory, config),
             Controller::Attachments => attachments::tick(state, memory, config),
+            Controller::Definitions => definitions(state),
+        }
+    }
+}
+
+/// Establish new definitions, and serve their kinds.
+fn definitions(state: &mut State) {
+    for definition in state.store.all(kinds::DEFINITIONS) {
+        if condition(&definition, "Established").is_some() {
+            continue;
+        }
+        state.store.update(kinds::DEFINITIONS, &definition, kinds::establish);
+        for kind in Kind::defined_by(&definition) {
+            state.initializing.insert(kind.resource());
+            state.serve(kind);
         }
     }
 }
