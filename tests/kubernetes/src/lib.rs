@@ -22,6 +22,7 @@ mod lists;
 mod objects;
 mod patch;
 mod request_log;
+pub mod rockoon;
 mod sampler;
 mod schemas;
 mod selectors;

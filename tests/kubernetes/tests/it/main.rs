@@ -3,3 +3,5 @@
 mod behaviour;
 mod client;
 mod recordings;
+mod rockoon;
+mod tungsten_fabric;
