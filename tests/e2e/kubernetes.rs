@@ -10,6 +10,7 @@ mod forcing;
 mod full_node;
 mod giving_back;
 mod guard;
+mod handshake;
 mod identity;
 mod one_another;
 mod operators;
@@ -141,8 +142,9 @@ fn deploy(
 fn deploy_machines(fleet: &mut Fleet, kubernetes: &Kubernetes, machines: &[&str], manifest: &str) -> Result<()> {
     fleet.apply(manifest)?;
     for machine_type in ["control", "worker"] {
-        let token = fleet.token(machine_type, &["--uses", "3"])?;
-        for machine in machines.iter().filter(|machine| machine.starts_with(machine_type)) {
+        let of_type = || machines.iter().filter(|machine| machine.starts_with(machine_type));
+        let token = fleet.token(machine_type, &["--uses", &of_type().count().to_string()])?;
+        for machine in of_type() {
             fleet.enroll(machine, &token, &[])?.ok()?;
         }
     }
@@ -183,7 +185,8 @@ fn kept_ready(kubernetes: &Kubernetes, more: &[(&str, usize)]) -> Result<()> {
         let least = least.get(replicas.workload.name.as_str()).copied().unwrap_or(0);
         ensure!(replicas.lowest >= least, "{replicas:?}: its budget promises {least}");
     }
-    let deletes = kubernetes.requests().into_iter().find(|request| request.user == USER && request.verb == "delete");
+    let of_pod = |request: &LoggedRequest| request.verb == "delete" && request.resource == "pods";
+    let deletes = kubernetes.requests().into_iter().find(|request| request.user == USER && of_pod(request));
     ensure!(deletes.is_none(), "{deletes:?}");
     Ok(())
 }
