@@ -237,6 +237,10 @@ fn check_finds_what_stands_in_the_way() -> Result<()> {
     }
     pod_that_stays(&kubernetes)?;
     kubernetes.daemonset("kube-system", "kured")?;
+    wait_for("kured's pods", TIME_LIMIT, || {
+        let kured = kubernetes.object("daemonsets.apps", "kube-system", "kured").context("the DaemonSet")?;
+        Ok((kured["status"]["desiredNumberScheduled"] == MACHINES.len()).then_some(()))
+    })?;
     kubernetes.deployment("kube-system", "cluster-autoscaler", 0)?;
     kubernetes.put("cronjobs.batch", "kube-system", json!({"metadata": {"name": "descheduler"}, "spec": {}}))?;
     // Its pod is on a machine's node now.

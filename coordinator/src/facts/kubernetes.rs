@@ -77,8 +77,8 @@ pub enum KubernetesOp {
         /// First create the definitions that the API server lacks, and never change one that it has.
         define: bool,
     },
-    /// Create and delete requests, and annotate nodes, all at once. One that exists, or is gone, is no failure. Answered
-    /// with [`KubernetesReply::Done`].
+    /// Create and delete requests, and annotate nodes, all at once. One that exists, or is gone, is no failure.
+    /// Answered with [`KubernetesReply::Done`].
     Requests {
         /// UID of namespace `kube-system`: nothing is changed in another cluster.
         cluster_uid: String,

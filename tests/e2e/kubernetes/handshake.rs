@@ -137,7 +137,7 @@ fn manifest(fleet: &Fleet, (controls, workers): (usize, usize), release: u32, ma
 
 /// What a change in the cluster means for a node. None: nothing, or another node.
 fn word(request: &LoggedRequest, node: &str) -> Option<&'static str> {
-    if !request.status.is_some_and(|status| status < 300) {
+    if request.status.is_none_or(|status| status >= 300) {
         return None;
     }
     match (request.resource.as_str(), request.verb.as_str(), request.subresource.as_str()) {

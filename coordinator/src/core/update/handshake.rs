@@ -38,14 +38,15 @@ pub(in crate::core) fn having(facts: &Facts) -> impl Iterator<Item = &ClusterNam
 /// Asks the next questions, one for each cluster at a time.
 pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let facts: &Facts = tx;
-    let mut due: Vec<(_, _, _, Vec<(MachineName, BTreeMap<String, String>)>)> = Vec::new();
+    let mut due = Vec::new();
     for cluster in having(facts) {
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let (Some(spec), Some(op)) = (&snapshot.spec.kubernetes, handshake::next(&snapshot)) else { continue };
         let access = access::of(facts, cluster, spec).map(|access| (access, control_plane::fallbacks(&snapshot)));
         let annotated =
             if matches!(op, KubernetesOp::Requests { .. }) { handshake::to_annotate(&snapshot) } else { Vec::new() };
-        let annotated = annotated.into_iter().map(|(machine, wanted)| (machine.clone(), wanted.values)).collect();
+        let annotated: Vec<(MachineName, NodeAnnotations)> =
+            annotated.into_iter().map(|(machine, wanted)| (machine.clone(), wanted)).collect();
         due.push((cluster.clone(), op, access, annotated));
     }
     for (cluster, op, access, annotated) in due {
@@ -111,8 +112,8 @@ pub(in crate::core) fn answered(
 }
 
 /// Records what is about to be put on the machines' nodes.
-fn note_annotations(tx: &mut Transaction<'_>, wanted: Vec<(MachineName, BTreeMap<String, String>)>) {
-    for (machine, values) in wanted {
+fn note_annotations(tx: &mut Transaction<'_>, wanted: Vec<(MachineName, NodeAnnotations)>) {
+    for (machine, NodeAnnotations { values, .. }) in wanted {
         if let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) {
             mine.node_annotations = Some(PutAnnotations { values, confirmed: false });
         }
