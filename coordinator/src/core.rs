@@ -187,6 +187,7 @@ impl Core {
             update::drain::ask(&mut tx, &self.limits, now, &mut effects);
             update::kubernetes::ask(&mut tx, &self.limits, now, &mut effects);
             update::handshake::ask(&mut tx, &self.limits, now, &mut effects);
+            update::renewal::ask(&mut tx, &self.limits, now, &mut effects);
             decide::note_waits(&mut tx, &self.limits, now);
         }
         // Evidence may come later in a batch than a Hello that was answered with a list.
@@ -298,6 +299,10 @@ fn take(
         }
         Input::KubernetesAnswered { about: About::Cluster(cluster), number, result } => {
             update::handshake::answered(tx, (&cluster, number), result, now);
+            Ok(Reply::Ok)
+        }
+        Input::KubernetesAnswered { about: About::DaemonSets(cluster), number, result } => {
+            update::renewal::answered(tx, (&cluster, number), result, now);
             Ok(Reply::Ok)
         }
         Input::Enroll(enroll) => enroll::enroll(tx, effects, &enroll, now),

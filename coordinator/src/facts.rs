@@ -39,6 +39,7 @@ pub use drain_rows::{DrainKind, DrainRow, Drains, ForcedPod, KubernetesTarget, S
 pub use enrolled::EnrolledWith;
 pub use former_node::{FormerNode, OwedCordon};
 pub use handshake::{HandshakeObservation, StandingRequest};
+pub use kubernetes::daemon_sets::{RenewalObservation, RenewedPod};
 pub use kubernetes_live::{EvictedPod, KubernetesAsked, KubernetesObservation, Undrainable};
 pub use live::{ItemActivity, ItemInputs, Items, Live, MachineLive, UnprovenClaim, Unresolved};
 pub use lock_rows::{LockKey, LockOf, LockRow, SETTLE_MS};
@@ -52,7 +53,7 @@ pub use swarm_live::{Asked, NodeObservation, Peers, Seen};
 pub use transaction::Transaction;
 pub use update_rows::{
     ClusterStage, Deferral, DeferralCause, DesiredState, MachineUpdate, MaintenanceRow, Overwrites, PermitRow,
-    PutAnnotations, RequestRow, Stuck, Target, UpdateKind, UpdateRow,
+    PutAnnotations, RenewalRow, RequestRow, Stuck, Target, UpdateKind, UpdateRow,
 };
 
 use crate::store::{Row, Table};

@@ -11,6 +11,7 @@ mod item;
 mod kubernetes;
 mod machine;
 mod maintenance;
+mod on_delete;
 mod params;
 mod read;
 mod schema;

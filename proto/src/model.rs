@@ -40,7 +40,7 @@ pub use item::{
 };
 pub use kubernetes::{
     EVICTIONS_AT_ONCE_MAX, KubeconfigSource, KubernetesDrain, KubernetesSpec, MaintenanceObjects, ObjectController,
-    PROBE_VARIABLES, UnmanagedPods,
+    OnDeleteDaemonSets, PROBE_VARIABLES, UnmanagedPods,
 };
 pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, MANUAL, MIGRATION_MODE, RemovalPolicy,

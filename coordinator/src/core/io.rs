@@ -434,6 +434,8 @@ pub enum About {
     Machine(MachineName),
     /// The requests and locks of this cluster.
     Cluster(ClusterName),
+    /// The DaemonSets of this cluster whose pods are renewed.
+    DaemonSets(ClusterName),
 }
 
 impl About {
@@ -442,7 +444,7 @@ impl About {
     pub const fn machine(&self) -> Option<&MachineName> {
         match self {
             Self::Machine(machine) => Some(machine),
-            Self::Cluster(_) => None,
+            Self::Cluster(_) | Self::DaemonSets(_) => None,
         }
     }
 }

@@ -13,6 +13,7 @@ mod maintenance;
 mod options;
 mod record;
 pub(super) mod removal;
+pub(super) mod renewal;
 mod versions;
 
 use std::collections::BTreeSet;
@@ -390,6 +391,7 @@ fn wants(
     let mut lines = vec![format!("rollout {rollout}: {line}")];
     lines.extend(stay);
     lines.extend(left_out(tx, rollout, None).filter(|_| desired == DesiredState::Abort));
+    lines.extend(renewal::left_out(tx, rollout).filter(|_| desired == DesiredState::Abort));
     lines.extend((by_itself && desired == DesiredState::Abort).then_some(later));
     tx.audit(actor, word, AuditObject::Rollout(rollout), &lines.join("; "), now.wall_ms);
     lines

@@ -9,11 +9,19 @@ use muster_proto::{
 
 use crate::{
     facts::{Added, AddedEnd, ClusterStage, DesiredState, MachineRow, RolloutRow, Target, UpdateRow},
-    plan::{added, safety, snapshot::ClusterSnapshot, update::hooks},
+    plan::{
+        added, safety,
+        snapshot::ClusterSnapshot,
+        update::{hooks, renewal},
+    },
 };
 
-/// Is this stage still to come in an update under way? Stages of hooks exist only if there are hooks.
-pub(super) fn is_ahead(update: &UpdateRow, stage: ClusterStage) -> bool {
+/// Is this stage still to come in an update under way? Stages of hooks exist only if there are hooks, and that of
+/// renewals only if there are such DaemonSets.
+pub(super) fn is_ahead(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, stage: ClusterStage) -> bool {
+    if stage == ClusterStage::PodsRenewed {
+        return renewal::has(snapshot, update);
+    }
     !matches!(stage, ClusterStage::HooksBefore | ClusterStage::HooksAfter) || hooks::has(update, stage)
 }
 

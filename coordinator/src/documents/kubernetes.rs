@@ -7,23 +7,27 @@ use muster_proto::{
     resource::{ForcedPod, Plan},
 };
 
-use super::at;
+use super::{at, update};
 use crate::{
     facts::{
         self, Facts, MachineRow,
-        kubernetes::{ClusterLoad, KubernetesFailure, KubernetesNode},
+        kubernetes::{ClusterLoad, KubernetesFailure, KubernetesNode, daemon_sets::DaemonSets},
     },
     plan::{
         Limits,
         drain::kubernetes::{eviction, forcing::DrainRules, identity},
         snapshot::{ClusterSnapshot, MachineView},
+        update::renewal,
     },
 };
 
-/// Does the planned update disturb a machine?
+/// Does the planned update disturb a machine, or renew pods?
 #[must_use]
 pub fn disturbs(plan: &Plan) -> bool {
-    plan.update.as_ref().is_some_and(|update| update.machines.iter().any(|machine| machine.disruptive))
+    plan.update.as_ref().is_some_and(|update| {
+        let renews = update.phases.iter().any(|phase| phase.name == update::RENEWAL);
+        renews || update.machines.iter().any(|machine| machine.disruptive)
+    })
 }
 
 /// Pods that are deleted in the machine's turn, as operators said.
@@ -50,7 +54,7 @@ pub fn warn(
     let Some(update) = plan.update.as_mut() else { return };
     let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { return };
     let Some(spec) = &snapshot.spec.kubernetes else { return };
-    let nodes_with_load = match looked {
+    let (nodes_with_load, daemon_sets) = match looked {
         Ok(ClusterLoad { cluster_uid, .. })
             if snapshot.cluster.kubernetes_uid.as_ref().is_some_and(|known| known != cluster_uid) =>
         {
@@ -59,7 +63,7 @@ pub fn warn(
             ));
             return;
         }
-        Ok(ClusterLoad { nodes, .. }) => nodes,
+        Ok(ClusterLoad { nodes, daemon_sets, .. }) => (nodes, daemon_sets),
         Err(failure) => {
             update.warnings.push(format!("the Kubernetes API server cannot be asked: {failure}"));
             return;
@@ -80,6 +84,23 @@ pub fn warn(
         let view = snapshot.machines.iter().find(|view| view.row.name.as_str() == machine.name)?;
         Some(format!("{}: {}", machine.name, why(view)?))
     });
-    let warnings: Vec<String> = warnings.collect();
+    let warnings: Vec<String> = warnings.chain(of_renewal(daemon_sets.as_ref())).collect();
     update.warnings.extend(warnings);
+}
+
+/// What would keep pods of DaemonSets from being renewed: one budget keeps them on every node.
+fn of_renewal(looked: Option<&Result<DaemonSets, KubernetesFailure>>) -> Option<String> {
+    match looked? {
+        Err(failure) => Some(format!("the DaemonSets whose pods are renewed cannot be listed: {failure}")),
+        Ok(found) if found.sets.is_empty() => Some(
+            "no DaemonSet of update strategy OnDelete is as spec.kubernetes.onDelete says: none is renewed".to_owned(),
+        ),
+        Ok(found) => {
+            let mut pods = found.sets.iter().flat_map(|set| set.pods.iter().map(move |pod| (set, pod)));
+            pods.find_map(|(set, pod)| {
+                let why = renewal::never_leaves(found, pod)?;
+                Some(format!("DaemonSet {}: its pods cannot be renewed: {why}", set.name))
+            })
+        }
+    }
 }

@@ -21,7 +21,7 @@ use crate::{
         snapshot::{ClusterSnapshot, MachineView},
         update::{
             are_locks_late, groups, is_cluster_moving, is_waiting_for_others, maintenance, overdue_stage,
-            paused_too_long, targets,
+            paused_too_long, renewal, targets,
         },
     },
 };
@@ -29,6 +29,9 @@ use crate::{
 /// Time in milliseconds in which inputs arrive by themselves, if at all. A rebooting control machine is back by then,
 /// and the agent has asked several times.
 const INPUTS_COME_MS: u64 = 2 * 60_000;
+
+/// The phase of a plan in which pods of DaemonSets are renewed.
+pub(super) const RENEWAL: &str = "renewal of pods";
 
 /// The word for an update's state.
 pub(super) fn state(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, update: &UpdateRow) -> &'static str {
@@ -108,7 +111,7 @@ pub(super) fn status(snapshot: &ClusterSnapshot<'_>, row: &RolloutRow, update: &
         release: update.release.clone(),
         stages: ClusterStage::ALL
             .iter()
-            .filter(|stage| update.stages.contains_key(stage) || (open && hooks::is_ahead(update, **stage)))
+            .filter(|stage| update.stages.contains_key(stage) || (open && hooks::is_ahead(snapshot, update, **stage)))
             .map(|stage| stage_status(stage.name(update.kind), update.stages.get(stage)))
             .collect(),
         hooks: hooks::statuses(snapshot, row, update),
@@ -343,6 +346,10 @@ fn phases(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, machines: &[Change
     }
     if let Some(what) = hooks::planned(update, ClusterStage::HooksAfter) {
         phases.push(phase("hooks after", what, "none", "no, they end"));
+    }
+    if renewal::has(snapshot, update) {
+        let what = "pods of OnDelete DaemonSets, one node at a time".to_owned();
+        phases.push(phase(RENEWAL, what, "their nodes' network may be cut", "yes, between two"));
     }
     if controls + workers > 0 {
         let what = "the maintenance request is removed".to_owned();

@@ -1,15 +1,17 @@
 //! Questions and orders to a cluster's Kubernetes API server, and its answers.
 
 pub mod check;
+pub mod daemon_sets;
 
 use core::net::IpAddr;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use muster_proto::{
-    model::{ClusterName, EtcdProbe, MachineId, MachineName},
+    model::{ClusterName, EtcdProbe, MachineId, MachineName, OnDeleteDaemonSets},
     seeded_bug::seeded_bug,
 };
 
+use daemon_sets::DaemonSets;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -88,6 +90,12 @@ pub enum KubernetesOp {
         remove: Vec<OldRequest>,
         /// Nodes whose annotations for application controllers change.
         annotate: Vec<NodeAnnotations>,
+    },
+    /// List DaemonSets with the update strategy `OnDelete`, their newest templates, their pods, and all nodes. Answered
+    /// with [`KubernetesReply::DaemonSets`].
+    DaemonSets {
+        /// Which.
+        wanted: Vec<OnDeleteDaemonSets>,
     },
     /// Record an Event on a node, best effort. Answered with [`KubernetesReply::Done`].
     Event {
@@ -273,6 +281,13 @@ pub enum KubernetesReply {
         /// Requests and locks.
         objects: HandshakeObjects,
     },
+    /// To [`KubernetesOp::DaemonSets`].
+    DaemonSets {
+        /// UID of namespace `kube-system`.
+        cluster_uid: String,
+        /// The DaemonSets.
+        found: DaemonSets,
+    },
     /// The event is recorded, or every request is there or being deleted.
     Done,
 }
@@ -285,7 +300,8 @@ impl KubernetesReply {
             Self::Nodes { cluster_uid, .. }
             | Self::Load { cluster_uid, .. }
             | Self::ControlPlane { cluster_uid, .. }
-            | Self::Handshake { cluster_uid, .. } => Some(cluster_uid),
+            | Self::Handshake { cluster_uid, .. }
+            | Self::DaemonSets { cluster_uid, .. } => Some(cluster_uid),
             Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Done => None,
         }
     }
@@ -363,6 +379,8 @@ pub struct ClusterLoad {
     pub cluster_uid: String,
     /// The nodes.
     pub nodes: Vec<(KubernetesNode, NodeLoad)>,
+    /// The DaemonSets whose pods an update renews, where they were asked for. They may have no right to be listed.
+    pub daemon_sets: Option<Result<DaemonSets, KubernetesFailure>>,
 }
 
 /// A pod on a node.

@@ -16,7 +16,7 @@ use muster_proto::{
 
 use super::{
     Added, AddedReboot, ControlSet, HandshakeObservation, KubernetesObservation, MachineRow, NodeObservation,
-    Overwrites, Used,
+    Overwrites, RenewalObservation, Used,
 };
 
 /// Maximum time between two takeovers of one machine's stream that count together. A rejected agent comes back within
@@ -53,6 +53,8 @@ pub struct Live {
     pub cordons_known: BTreeSet<ClusterName>,
     /// The maintenance handshake as custom resources, by cluster.
     pub handshakes: BTreeMap<ClusterName, HandshakeObservation>,
+    /// DaemonSets whose pods are renewed, by cluster.
+    pub renewals: BTreeMap<ClusterName, RenewalObservation>,
     /// Time when a controller that could have answered last stopped watching a cluster, in Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }

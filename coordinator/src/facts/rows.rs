@@ -205,6 +205,8 @@ pub enum Stage {
     SwarmUncordoned,
     /// `Kubernetes uncordoned`.
     KubernetesUncordoned,
+    /// `DaemonSet pods renewed`.
+    PodsRenewed,
     /// `Node maintenance request removed`.
     RequestRemoved,
 }
@@ -224,6 +226,7 @@ impl Stage {
         Self::Upgraded,
         Self::SwarmUncordoned,
         Self::KubernetesUncordoned,
+        Self::PodsRenewed,
         Self::RequestRemoved,
     ];
 
@@ -243,6 +246,7 @@ impl Stage {
             Self::Upgraded => "Machine upgraded",
             Self::SwarmUncordoned => "Swarm uncordoned",
             Self::KubernetesUncordoned => "Kubernetes uncordoned",
+            Self::PodsRenewed => "DaemonSet pods renewed",
             Self::RequestRemoved => "Node maintenance request removed",
         }
     }

@@ -13,8 +13,8 @@ use muster_proto::{
 
 use super::{
     AuditObject, AuditRow, AuditScope, ClusterRow, CredentialRow, DeniedRow, Facts, HandshakeObservation, LockKey,
-    LockRow, META_KEY, MachineLive, MachineRow, MachineUpdate, Meta, Rate, RolloutRow, SETTLE_MS, SecretId, SecretRow,
-    SpecRow, TokenRow, UpdateRow,
+    LockRow, META_KEY, MachineLive, MachineRow, MachineUpdate, Meta, Rate, RenewalObservation, RolloutRow, SETTLE_MS,
+    SecretId, SecretRow, SpecRow, TokenRow, UpdateRow,
     audit::{self, Deed},
     status_key,
 };
@@ -101,6 +101,7 @@ impl<'a> Transaction<'a> {
         self.touch(Table::Clusters, name.as_str());
         self.facts.clusters.remove(name);
         self.facts.live.handshakes.remove(name);
+        self.facts.live.renewals.remove(name);
         (tokens.len(), secrets.len())
     }
 
@@ -357,6 +358,11 @@ impl<'a> Transaction<'a> {
     /// What is known of a cluster's handshake as custom resources. Not stored: each start lists them again.
     pub fn handshake_mut(&mut self, cluster: &ClusterName) -> &mut HandshakeObservation {
         self.facts.live.handshakes.entry(cluster.clone()).or_default()
+    }
+
+    /// What is known of a cluster's DaemonSets whose pods are renewed. Not stored: each start lists them again.
+    pub fn renewal_mut(&mut self, cluster: &ClusterName) -> &mut RenewalObservation {
+        self.facts.live.renewals.entry(cluster.clone()).or_default()
     }
 
     /// The number of the next question about a swarm. Not stored: answers do not outlive the process.

@@ -8,8 +8,8 @@ use muster_proto::model::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, Stage, StageRow, StandingRequest,
-    SwarmTarget,
+    Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, RenewedPod, Stage, StageRow,
+    StandingRequest, SwarmTarget,
 };
 
 /// A machine's own params of single items.
@@ -208,6 +208,16 @@ pub struct MachineUpdate {
     /// It only goes out of service.
     #[serde(default)]
     pub maintenance: Option<MaintenanceRow>,
+    /// It is done with the update, and pods of DaemonSets are renewed on its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewal: Option<RenewalRow>,
+}
+
+/// The renewal of pods on a machine's node, one after another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenewalRow {
+    /// The pod that was, or is about to be, evicted. None: the next one is still to be chosen, or none is left.
+    pub evicted: Option<RenewedPod>,
 }
 
 /// Annotations that Muster puts on a machine's Kubernetes node.
@@ -237,6 +247,12 @@ impl MachineUpdate {
     #[must_use]
     pub const fn disturbed(&self) -> bool {
         self.permit.is_some()
+    }
+
+    /// Are its nodes drained before it is disturbed? A renewal of pods moves no others.
+    #[must_use]
+    pub const fn drains_nodes(&self) -> bool {
+        self.disruptive && self.renewal.is_none()
     }
 
     /// Is its Swarm node drained by Muster, or may that drain be ordered by now? False if an operator had drained it.
@@ -356,6 +372,8 @@ pub enum ClusterStage {
     AllUpgraded,
     /// `Hooks after the update done`.
     HooksAfter,
+    /// `Pods of OnDelete DaemonSets renewed`.
+    PodsRenewed,
     /// `Cluster maintenance request removed`.
     RequestRemoved,
 }
@@ -370,6 +388,7 @@ impl ClusterStage {
         Self::WorkersUpgraded,
         Self::AllUpgraded,
         Self::HooksAfter,
+        Self::PodsRenewed,
         Self::RequestRemoved,
     ];
 
@@ -387,6 +406,7 @@ impl ClusterStage {
             Self::WorkersUpgraded => "Worker nodes upgraded",
             Self::AllUpgraded => "All machines of the cluster upgraded",
             Self::HooksAfter => "Hooks after the update done",
+            Self::PodsRenewed => "Pods of OnDelete DaemonSets renewed",
             Self::RequestRemoved => "Cluster maintenance request removed",
         }
     }

@@ -10,14 +10,14 @@ use muster_proto::{
 use super::{
     etcd,
     fault::{Faults, shown},
-    maintenance,
+    maintenance, on_delete,
     params::{self, Secrets},
     read::{Fields, Map, Spot},
 };
 
 /// Fields of `kubernetes`.
 pub(super) const KUBERNETES: Fields =
-    Fields { known: &["kubeconfig", "adminConf", "drain", "etcd", "maintenance"], later: &[] };
+    Fields { known: &["kubeconfig", "adminConf", "drain", "etcd", "maintenance", "onDelete"], later: &[] };
 /// Fields of `kubernetes.drain`.
 const DRAIN: Fields =
     Fields { known: &["unmanagedPods", "keepLocalStorage", "waitForVolumes", "evictionsAtOnce"], later: &[] };
@@ -29,7 +29,9 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let drain = map.or("drain", KubernetesDrain::default(), |spot| drain(&spot, faults));
     let etcd = map.or("etcd", None, |spot| etcd::read(&spot, faults));
     let maintenance = map.or("maintenance", None, |spot| maintenance::read(&spot, faults).map(Some));
-    Some(KubernetesSpec { source: source?, drain: drain?, etcd: etcd?, maintenance: maintenance? })
+    let on_delete = map.or("onDelete", Vec::new(), |spot| on_delete::read(&spot, faults));
+    let (drain, etcd, maintenance, on_delete) = (drain?, etcd?, maintenance?, on_delete?);
+    Some(KubernetesSpec { source: source?, drain, etcd, maintenance, on_delete })
 }
 
 /// `kubeconfig` or `adminConf`.

@@ -86,7 +86,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// A name as Kubernetes has it for labels, finalizers and annotations.
-fn qualified(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
+pub(super) fn qualified(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
     let text = spot.line(faults)?;
     if is_name(text) {
         return Some(text.to_owned());

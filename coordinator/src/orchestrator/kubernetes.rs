@@ -5,6 +5,7 @@ mod admin_conf;
 mod answers;
 mod check;
 pub mod client;
+mod daemon_sets;
 mod etcd;
 mod handshake;
 pub mod kubeconfig;
@@ -39,7 +40,7 @@ use crate::{
         },
     },
     pki::Vault,
-    plan::drain::kubernetes::access,
+    plan::{drain::kubernetes::access, update::renewal},
     server::Sessions,
 };
 use admin_conf::{AdminConfs, Agents};
@@ -114,8 +115,9 @@ pub async fn cluster_load(
     cluster: &ClusterName,
     (sessions, vault): (&Sessions, &Vault),
 ) -> Option<Result<ClusterLoad, KubernetesFailure>> {
+    let wanted = facts.spec(cluster).map(|spec| renewal::wanted(spec)).unwrap_or_default();
     Some(match client_for(facts, cluster, (sessions, vault)).await? {
-        Ok((client, name)) => client.cluster_load().await.map_err(|failure| failure.with(&name)),
+        Ok((client, name)) => client.cluster_load(&wanted).await.map_err(|failure| failure.with(&name)),
         Err(failure) => Err(failure),
     })
 }

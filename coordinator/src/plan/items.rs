@@ -8,7 +8,10 @@ use std::{
 
 use muster_proto::{
     hash::{item_hash, of_json},
-    model::{AssignedItem, ClusterName, ClusterSpec, Generation, MachineId, MachineType, Phase, SecretName, StateItem},
+    model::{
+        AssignedItem, ClusterName, ClusterSpec, Generation, MachineId, MachineType, Phase, RunnerKind, SecretName,
+        StateItem,
+    },
     variables::{SECRET_PREFIX, VariableError, replace_early, replace_in_param, secret_of},
 };
 
@@ -209,6 +212,8 @@ fn resolve_all(spec: &Arc<ClusterSpec>, machine: &MachineRow, inputs: Inputs) ->
     }
     let of_update: Vec<StateItem> = added.iter().flat_map(|(version, all)| added::items(spec, all, version)).collect();
     let mut templates: Vec<&StateItem> = of_update.iter().chain(spec.items(machine.spec.machine_type)).collect();
+    // It is the coordinator's: see `update::renewal`.
+    templates.retain(|item| item.runner != RunnerKind::VrouterRestart);
     templates.sort_by_key(|item| item.phase);
     let mut resolved: Result<Vec<AssignedItem>, Unresolved> = templates
         .into_iter()

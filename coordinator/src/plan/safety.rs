@@ -51,6 +51,17 @@ pub fn one_control_at_a_time(snapshot: &ClusterSnapshot<'_>) -> Result<(), Block
     Err(blocked(Reason::WaitingForTurn, message, format!("{name} is {until}")))
 }
 
+/// Pods of `OnDelete` DaemonSets are renewed on one node of the cluster at a time: that may cut the node's network.
+pub fn one_renewal_at_a_time(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
+    if view.update().is_none_or(|mine| mine.renewal.is_none()) {
+        return Ok(());
+    }
+    let Some(busy) = snapshot.machines.iter().find(|other| holds_slot(other)) else { return Ok(()) };
+    let name = &busy.row.name;
+    let message = format!("pods are renewed on one node at a time, and {name} has its turn");
+    Err(blocked(Reason::WaitingForTurn, message, format!("{name} is done")))
+}
+
 /// A control machine does not take the slot if it would hold it while it waits for the swarm. The machine that has
 /// begun to make the swarm may have lost its slot through a recovered store, and then needs it.
 pub fn swarm_maker_first(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
@@ -349,7 +360,10 @@ pub fn may_take_slot(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> 
     if view.update().is_none() || !update::disturbs(snapshot, view) {
         return Ok(());
     }
-    drain::kubernetes::preflight(snapshot, view)?;
+    match view.update().and_then(|mine| mine.renewal.as_ref()) {
+        None => drain::kubernetes::preflight(snapshot, view)?,
+        Some(_) => update::renewal::preflight(snapshot, view)?,
+    }
     // Last, because its deadline runs from the machine's turn on.
     locks::may_request(snapshot, Some(&view.row.name))
 }
@@ -362,6 +376,7 @@ pub fn before_preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) 
     if disturbs {
         update::is_open(snapshot)?;
     }
+    one_renewal_at_a_time(snapshot, view)?;
     match view.row.spec.machine_type {
         MachineType::Control => {
             one_control_at_a_time(snapshot)?;
@@ -370,7 +385,10 @@ pub fn before_preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) 
             control_quorum(snapshot, view)?;
         }
         MachineType::Worker => {
-            controls_before_workers(snapshot)?;
+            // Pods are renewed when all machines are done: a deferred control machine holds no worker.
+            if view.update().is_none_or(|mine| mine.renewal.is_none()) {
+                controls_before_workers(snapshot)?;
+            }
             swarm_before_workers(snapshot, view)?;
             earlier_groups_first(snapshot, view)?;
             workers_within_limit(snapshot)?;

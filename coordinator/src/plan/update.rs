@@ -12,6 +12,7 @@ mod deadlines;
 pub mod groups;
 pub mod hooks;
 pub mod maintenance;
+pub mod renewal;
 pub mod stages;
 pub mod transitions;
 pub mod turn;
@@ -31,6 +32,7 @@ use crate::facts::{ClusterRow, ClusterStage, ControlSet, DeferralCause, DesiredS
 pub(in crate::plan) use cluster::cluster_lets;
 pub use cluster::{is_cluster_moving, is_open, not_halted, overdue_stage, paused_too_long};
 pub use deadlines::{are_locks_late, is_waiting_for_others, wakes_at_ms};
+use renewal::RenewalStep;
 pub use turn::wants_slot;
 use turn::{Advance, Participant};
 
@@ -128,6 +130,8 @@ pub enum MachineStep {
         /// In the words of what was waited for.
         message: String,
     },
+    /// Of the renewal of pods on its node.
+    Renew(RenewalStep),
     /// Its NodeMaintenanceRequest is removed.
     GiveBack {
         /// Is it at the new version now?
@@ -168,6 +172,10 @@ pub fn next_steps(snapshot: &ClusterSnapshot<'_>) -> Vec<Step> {
     if let Some(step) = cluster::cluster_step(snapshot, update) {
         return cluster(step);
     }
+    let joining = renewal::joining(snapshot, update);
+    if !joining.is_empty() {
+        return joining;
+    }
     let grants = grants(snapshot, update);
     if !grants.is_empty() {
         return grants;
@@ -206,7 +214,9 @@ pub fn disturbs(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool 
     let maintained = view.update().is_some_and(|mine| mine.maintenance.is_some());
     let maintained = maintained && !view.is_let_go();
     let hooks_only = view.update().is_some_and(|mine| mine.hooks_only);
+    let renews = view.update().is_some_and(|mine| mine.renewal.is_some());
     maintained
+        || renews
         || !hooks_only
             && view.items.unwrap_or_default().iter().any(|item| {
                 concerns(snapshot.cluster, view.row, item.phase)
@@ -225,7 +235,7 @@ pub fn is_current(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, asks_t
 
 /// Has it yet to prepare for the version it goes to? Who goes into maintenance stays at the one it has.
 fn is_untouched(view: &MachineView<'_>) -> bool {
-    let stays = view.update().is_some_and(|mine| mine.maintenance.is_some());
+    let stays = view.update().is_some_and(|mine| mine.maintenance.is_some() || mine.renewal.is_some());
     !stays && view.row.slot.is_none() && view.row.max_phase != Some(Phase::Prepare)
 }
 

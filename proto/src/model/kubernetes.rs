@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,31 @@ pub struct KubernetesSpec {
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<MaintenanceObjects>,
+    /// DaemonSets with the update strategy `OnDelete` whose pods are renewed at the end of an update.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_delete: Vec<OnDeleteDaemonSets>,
+}
+
+/// Some DaemonSets with the update strategy `OnDelete`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OnDeleteDaemonSets {
+    /// Their namespace.
+    pub namespace: String,
+    /// How their names begin; empty: in any way.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name_prefix: String,
+    /// Labels that the pods of each of them have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub match_labels: BTreeMap<String, String>,
+}
+
+impl OnDeleteDaemonSets {
+    /// Tungsten Fabric's vRouter: what an item with the runner `vrouter-restart` means.
+    #[must_use]
+    pub fn of_vrouter() -> Self {
+        Self { namespace: "tf".to_owned(), name_prefix: "tf-vrouter-".to_owned(), match_labels: BTreeMap::new() }
+    }
 }
 
 /// The maintenance handshake as custom resources.

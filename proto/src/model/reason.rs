@@ -111,6 +111,8 @@ reasons! {
     KubernetesDraining: Waiting,
     /// The cluster has no Kubernetes node for a machine that was Ready before.
     KubernetesNodeNotFound: Waiting,
+    /// A pod of an `OnDelete` DaemonSet is renewed on its Kubernetes node, or is to be.
+    KubernetesPodRenewal: Waiting,
     /// Its Kubernetes node is still cordoned for a drain that is over: of its former identity, or of an update that a
     /// recovered store does not know.
     KubernetesNodeNotRestored: Waiting,

@@ -91,6 +91,8 @@ fn stage_of(row: &MachineRow) -> Option<&'static str> {
         Stage::RequestRemoved if mine.disturbed() => Some("locks returning"),
         Stage::KubernetesDrained => Some("Kubernetes drain"),
         Stage::KubernetesUncordoned => Some("Kubernetes uncordon"),
+        // Its clusters have no such DaemonSets.
+        Stage::PodsRenewed => None,
         Stage::SwarmUncordoned | Stage::RequestRemoved | Stage::NodeRequested | Stage::Upgraded => None,
     }
 }

@@ -128,6 +128,7 @@ impl SimKubernetes {
                 drain,
                 etcd: Some(probe()),
                 maintenance: None,
+                on_delete: Vec::new(),
             },
         )
     }
@@ -392,9 +393,10 @@ impl World {
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete_pod(call, pod)?)),
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
             // Its cluster has no handshake as custom resources.
-            KubernetesOp::Event { .. } | KubernetesOp::Handshake { .. } | KubernetesOp::Requests { .. } => {
-                Ok(KubernetesReply::Done)
-            }
+            KubernetesOp::Event { .. }
+            | KubernetesOp::Handshake { .. }
+            | KubernetesOp::Requests { .. }
+            | KubernetesOp::DaemonSets { .. } => Ok(KubernetesReply::Done),
         })
     }
 
@@ -452,9 +454,10 @@ impl World {
             }
             KubernetesOp::Delete { .. } => Ok(KubernetesReply::Deleted(Deletion::Gone)),
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
-            KubernetesOp::Event { .. } | KubernetesOp::Handshake { .. } | KubernetesOp::Requests { .. } => {
-                Ok(KubernetesReply::Done)
-            }
+            KubernetesOp::Event { .. }
+            | KubernetesOp::Handshake { .. }
+            | KubernetesOp::Requests { .. }
+            | KubernetesOp::DaemonSets { .. } => Ok(KubernetesReply::Done),
         })
     }
 }

@@ -136,6 +136,7 @@ pub(super) fn part(
         drains: Drains::default(),
         forced_pods: Vec::new(),
         maintenance: kind.takes_out().then(MaintenanceRow::default),
+        renewal: None,
     }
 }
 

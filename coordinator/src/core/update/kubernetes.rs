@@ -26,7 +26,7 @@ use crate::{
         },
         handshake,
         snapshot::ClusterSnapshot,
-        update::targets,
+        update::{renewal, targets},
     },
 };
 
@@ -68,6 +68,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         });
         told.extend(of_nodes.map(|(about, op)| (about, op, access.clone())));
         let questions = questions::all(&snapshot).into_iter().chain(owed::questions(&snapshot));
+        let questions = questions.chain(renewal::evictions(&snapshot));
         asked.extend(questions.map(|(about, op)| (about.clone(), op, access.clone())));
     }
     for (machine, waits) in awaited {
@@ -294,7 +295,7 @@ fn replied(
             }
         }
         KubernetesReply::ControlPlane { servers: what, .. } => look.control_plane = Some(Seen { what, at_mono_ms }),
-        KubernetesReply::Handshake { .. } | KubernetesReply::Done => {}
+        KubernetesReply::Handshake { .. } | KubernetesReply::DaemonSets { .. } | KubernetesReply::Done => {}
     }
 }
 

@@ -10,7 +10,7 @@ use muster_proto::{
 use super::{
     at_rest_phase,
     deadlines::{defer, locks_were_inactive, looks_again, stuck},
-    drain, hooks, wants,
+    drain, hooks, renewal, wants,
 };
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
@@ -74,6 +74,7 @@ pub(super) fn of_cluster(tx: &mut Transaction<'_>, rollout: &str, step: ClusterS
         ClusterStep::Begin(stage) => {
             set_stage(update, stage, false, now);
             hooks::begin(tx, rollout, stage);
+            renewal::begin(tx, rollout, stage);
         }
         ClusterStep::End(stage) => {
             set_stage(update, stage, true, now);
@@ -170,6 +171,7 @@ fn of_machine(tx: &mut Transaction<'_>, machine: &MachineName, step: MachineStep
             enter(row, phase, set, now);
         }
         MachineStep::Drain(step) => drain::record(tx, machine, step, now),
+        MachineStep::Renew(step) => renewal::record(tx, machine, step, now),
         MachineStep::Permit { item, attempt, phase } => permit(tx, machine, (item, attempt, phase), now),
         MachineStep::Defer { stage, message, cause } => {
             defer(tx, machine, (stage, Deferral { message, cause }), now);
@@ -187,6 +189,10 @@ fn of_machine(tx: &mut Transaction<'_>, machine: &MachineName, step: MachineStep
             if let Some(mine) = &mut row.update {
                 mine.request = None;
                 mine.returned_at_ms = Some(now.wall_ms);
+                let of_all = mine.renewal.as_ref().is_some_and(|row| row.evicted.is_none()) && mine.deferral.is_none();
+                if row.stages.contains_key(&Stage::PodsRenewed) {
+                    end_stage(row, Stage::PodsRenewed, of_all, now);
+                }
             }
             begin_stage(row, Stage::RequestRemoved, now);
         }
@@ -342,7 +348,16 @@ fn take_slot(tx: &mut Transaction<'_>, machine: &MachineName, disruptive: bool, 
         maintenance.since_ms = None;
     }
     // A new attempt: discard the results of the last one.
-    row.stages.retain(|stage, _| *stage < Stage::NodeRequested);
+    let renews = row.update.as_ref().is_some_and(|mine| mine.renewal.is_some());
+    let stays = |stage: Stage| match renews {
+        // Those of its own update tell that it is complete.
+        true => {
+            let anew = [Stage::NodeRequested, Stage::LocksInactive, Stage::PodsRenewed, Stage::RequestRemoved];
+            !anew.contains(&stage)
+        }
+        false => stage < Stage::NodeRequested,
+    };
+    row.stages.retain(|stage, _| stays(*stage));
     end_stage(row, Stage::NodeRequested, true, now);
     begin_stage(row, Stage::LocksInactive, now);
 }

@@ -9,12 +9,13 @@ use muster_proto::{
 
 use super::super::{at, snapshots};
 use crate::{
-    facts::{DrainKind, Facts, KubernetesTarget, RemovalRow},
+    facts::{DrainKind, Facts, KubernetesTarget, RemovalRow, Stage},
     plan::{
         Limits,
         drain::{self, Goal, Orchestrator, kubernetes::Kubernetes, swarm::Swarm},
         removal,
         snapshot::{ClusterSnapshot, MachineView},
+        update::waits,
     },
 };
 
@@ -37,7 +38,8 @@ pub fn cluster_states(
             let row = view.row.removal.as_ref().filter(|row| !row.aborting)?;
             Some(swarm_remove(snapshot, view, row))
         });
-        drains.chain(removals).collect()
+        let renewals = snapshot.machines.iter().filter_map(|view| pod_renewal(snapshot, view));
+        drains.chain(renewals).chain(removals).collect()
     };
     snapshots(facts, wanted, limits, now).iter().flat_map(of_cluster).collect()
 }
@@ -121,6 +123,31 @@ fn state(
         },
         status: ClusterStateStatus { actual_value: drained.to_string(), attempt, message },
     }
+}
+
+/// The renewal of pods on a machine's node, in its turn.
+fn pod_renewal(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<ClusterState> {
+    view.update()?.renewal.as_ref()?;
+    let slot = view.row.slot?;
+    let done = view.row.stages.get(&Stage::PodsRenewed).is_some_and(|stage| stage.succeeded);
+    Some(Document {
+        metadata: Metadata {
+            name: name("pr-", &view.row.name),
+            creation_timestamp: at(slot.granted_at_ms),
+            annotations: BTreeMap::from([(REASON.to_owned(), "upgrade".to_owned())]),
+        },
+        spec: ClusterStateSpec {
+            cluster_name: snapshot.cluster.name.to_string(),
+            kind: "pod-renewal".to_owned(),
+            arg: view.row.name.to_string(),
+            value: true.to_string(),
+        },
+        status: ClusterStateStatus {
+            actual_value: done.to_string(),
+            attempt: 1,
+            message: waits::of_machine(snapshot, view).map(|waits| waits.message).unwrap_or_default(),
+        },
+    })
 }
 
 fn swarm_remove(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &RemovalRow) -> ClusterState {

@@ -36,7 +36,7 @@ const fn right(verb: &'static str, resource: &'static str, group: &'static str) 
 }
 
 /// Every right of packaging/kubernetes/rbac.yaml.
-pub const RIGHTS: [Right; 16] = [
+pub const RIGHTS: [Right; 17] = [
     Right { name: "kube-system", ..right("get", "namespaces", "") },
     right("get", "nodes", ""),
     right("list", "nodes", ""),
@@ -49,6 +49,7 @@ pub const RIGHTS: [Right; 16] = [
     right("create", "events", ""),
     right("list", "deployments", "apps"),
     right("list", "daemonsets", "apps"),
+    right("list", "controllerrevisions", "apps"),
     right("list", "cronjobs", "batch"),
     right("list", "plans", "autopilot.k0sproject.io"),
     right("list", "plans", "upgrade.cattle.io"),

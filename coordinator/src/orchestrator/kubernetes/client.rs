@@ -5,6 +5,7 @@ use std::{fmt, net::IpAddr, sync::Arc};
 use futures_util::future::join_all;
 use http::Method;
 use jiff::Timestamp;
+use muster_proto::model::OnDeleteDaemonSets;
 use serde_json::{Value, json};
 
 use crate::facts::kubernetes::{
@@ -13,6 +14,7 @@ use crate::facts::kubernetes::{
     SCALE_DOWN_IS_DISABLED, ScaleDown, ScaleDownBefore,
 };
 use crate::orchestrator::kubernetes::{
+    daemon_sets::daemon_sets,
     handshake,
     kubeconfig::Kubeconfig,
     list::list,
@@ -113,6 +115,11 @@ impl KubernetesClient {
                 }
                 handshake::change((&self.transport, fallbacks), (make, remove, annotate)).await
             }
+            KubernetesOp::DaemonSets { wanted } => {
+                let cluster_uid = cluster_uid(&mut session).await?;
+                let found = daemon_sets(&mut session, wanted).await?;
+                Ok(KubernetesReply::DaemonSets { cluster_uid, found })
+            }
             KubernetesOp::Event { node, reason, message, warning } => {
                 let event = event(node, reason, message, *warning);
                 let path = format!("/api/v1/namespaces/{EVENT_NAMESPACE}/events");
@@ -122,15 +129,20 @@ impl KubernetesClient {
         }
     }
 
-    /// All nodes, each with its pods and their budgets. Volumes are left out: they are detached in time.
+    /// All nodes, each with its pods and their budgets, and these DaemonSets. Volumes are left out: they are detached in
+    /// time.
     ///
     /// # Errors
     /// See [`KubernetesFailure`].
-    pub async fn cluster_load(&self) -> Result<ClusterLoad, KubernetesFailure> {
+    pub async fn cluster_load(&self, wanted: &[OnDeleteDaemonSets]) -> Result<ClusterLoad, KubernetesFailure> {
         let session = &mut self.session();
         let cluster_uid = cluster_uid(session).await?;
         let nodes = list(session, "/api/v1/nodes", None).await?;
-        load_of(session, cluster_uid, nodes).await
+        let mut load = load_of(session, cluster_uid, nodes).await?;
+        if !wanted.is_empty() {
+            load.daemon_sets = Some(daemon_sets(session, wanted).await);
+        }
+        Ok(load)
     }
 
     /// The requests of one operation.
@@ -195,7 +207,7 @@ pub(super) async fn load_of(
         let load = loads.remove(&node.object.name).unwrap_or_default();
         (node, load)
     };
-    Ok(ClusterLoad { cluster_uid, nodes: nodes.into_iter().map(node).map(with_load).collect() })
+    Ok(ClusterLoad { cluster_uid, nodes: nodes.into_iter().map(node).map(with_load).collect(), daemon_sets: None })
 }
 
 async fn nodes(session: &mut Session<'_>) -> Result<KubernetesReply, KubernetesFailure> {
@@ -226,7 +238,7 @@ pub(super) async fn cluster_uid(session: &mut Session<'_>) -> Result<String, Kub
     Ok(uid)
 }
 
-fn node(object: NodeObject) -> KubernetesNode {
+pub(super) fn node(object: NodeObject) -> KubernetesNode {
     let NodeObject { mut metadata, spec, status } = object;
     let internal = status.addresses.iter().filter(|address| address.kind == "InternalIP");
     KubernetesNode {

@@ -60,7 +60,10 @@ async fn volumes(session: &mut Session<'_>) -> Result<Vec<VolumeObject>, Kuberne
 }
 
 /// The load but for its attachments.
-fn pods_and_budgets(objects: Vec<PodObject>, budgets: &[BudgetObject]) -> Result<NodeLoad, KubernetesFailure> {
+pub(super) fn pods_and_budgets(
+    objects: Vec<PodObject>,
+    budgets: &[BudgetObject],
+) -> Result<NodeLoad, KubernetesFailure> {
     let mut load = NodeLoad::default();
     for object in objects {
         let labels = object.metadata.labels.clone();

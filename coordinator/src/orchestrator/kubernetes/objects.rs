@@ -56,6 +56,7 @@ pub(crate) struct OwnerReference {
     pub(crate) api_version: String,
     pub(crate) kind: String,
     pub(crate) name: String,
+    pub(crate) uid: String,
     #[serde(deserialize_with = "nullable")]
     pub(crate) controller: bool,
 }
@@ -159,6 +160,8 @@ pub(crate) struct ClaimSource {
 #[serde(default)]
 pub(crate) struct PodStatus {
     pub(crate) phase: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) conditions: Vec<Condition>,
 }
 
 /// A PodDisruptionBudget.

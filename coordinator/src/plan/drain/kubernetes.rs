@@ -22,7 +22,7 @@ use muster_proto::{
 use super::{DrainStep, Goal, Orchestrator, deadline_ms, goal, to_restore};
 use crate::{
     facts::{
-        DrainKind, KubernetesObservation, KubernetesTarget, MachineRow, Seen,
+        DrainKind, KubernetesObservation, KubernetesTarget, MachineRow, MachineUpdate, Seen,
         kubernetes::{Budget, KubernetesFailure, KubernetesNode, KubernetesOp},
     },
     plan::{
@@ -56,7 +56,7 @@ impl Orchestrator for Kubernetes {
     }
 
     fn is_wanted(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
-        spec(snapshot).is_some() && view.update().is_some_and(|mine| mine.disruptive)
+        spec(snapshot).is_some() && view.update().is_some_and(MachineUpdate::drains_nodes)
     }
 
     fn target(&self, snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<DrainStep> {

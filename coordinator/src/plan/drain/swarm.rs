@@ -19,7 +19,7 @@ use muster_proto::{
 
 use super::{DrainStep, Goal, Orchestrator, goal};
 use crate::{
-    facts::{DesiredState, DrainKind, NodeObservation, Seen, Stage, SwarmTarget},
+    facts::{DesiredState, DrainKind, MachineUpdate, NodeObservation, Seen, Stage, SwarmTarget},
     plan::{
         containers,
         safety::{self, blocked},
@@ -59,7 +59,7 @@ pub fn uses_swarm(snapshot: &ClusterSnapshot<'_>) -> bool {
 /// Must the machine be drained before it is disturbed? True for workers of clusters that use Swarm.
 #[must_use]
 pub fn is_wanted(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
-    let disruptive = view.update().is_some_and(|mine| mine.disruptive);
+    let disruptive = view.update().is_some_and(MachineUpdate::drains_nodes);
     let worker = view.row.spec.machine_type == MachineType::Worker;
     disruptive && worker && (view.row.swarm.is_some() || uses_swarm(snapshot))
 }

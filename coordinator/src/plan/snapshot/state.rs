@@ -81,9 +81,10 @@ impl MachineView<'_> {
         self.row.max_phase >= Some(phase) && open.any(|item| self.is_disruptive(item))
     }
 
-    /// Is its version left as it is: is it free of a slot, or in one for maintenance only?
+    /// Is its version left as it is: is it free of a slot, or in one for maintenance or a renewal of pods
+    /// only?
     fn has_its_version(&self) -> bool {
-        let maintained = self.update().is_some_and(|mine| mine.maintenance.is_some());
+        let maintained = self.update().is_some_and(|mine| mine.maintenance.is_some() || mine.renewal.is_some());
         self.ready_once() && (self.row.slot.is_none() || maintained)
     }
 

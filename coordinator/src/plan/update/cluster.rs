@@ -5,7 +5,7 @@ use muster_proto::{
     seeded_bug::seeded_bug,
 };
 
-use super::{ClusterStep, DECISION_MS, disturbs, hooks, targets};
+use super::{ClusterStep, DECISION_MS, disturbs, hooks, renewal, targets};
 use crate::{
     facts::{ClusterStage, DesiredState, MachineUpdate, StageRow, UpdateKind, UpdateRow},
     plan::{
@@ -69,6 +69,9 @@ pub(super) fn cluster_step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -
     let after = hooks::has(update, ClusterStage::HooksAfter) && !seeded_bug("skip-hooks-after");
     if after && !succeeded(ClusterStage::HooksAfter) {
         return hooks::step(snapshot, update, ClusterStage::HooksAfter);
+    }
+    if renewal::has(snapshot, update) && !succeeded(ClusterStage::PodsRenewed) {
+        return renewal::step(snapshot, update);
     }
     Some(ClusterStep::Close)
 }

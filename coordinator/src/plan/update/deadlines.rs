@@ -1,7 +1,7 @@
 //! Deadlines of what machines wait for, and when time alone changes something.
 
 use super::{
-    DECISION_MS, cluster, hooks, stages, targets,
+    DECISION_MS, cluster, hooks, renewal, stages, targets,
     turn::{Advance, Participant, wants_slot},
 };
 use crate::{
@@ -93,6 +93,6 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
     let of_locks = locks::settles_at_ms(snapshot, requests, removals);
     let late = cluster::deadline_ms(snapshot, update);
     let of_stages = stages::wakes_at_ms(snapshot, update);
-    let of_stages = of_stages.chain(hooks::deadline_ms(snapshot, update));
+    let of_stages = of_stages.chain(hooks::deadline_ms(snapshot, update)).chain(renewal::wakes_at_ms(snapshot));
     of_machines.chain(of_locks).chain([late]).chain(of_stages).filter(|at| *at > snapshot.now.wall_ms).min()
 }

@@ -43,6 +43,8 @@ fn deadline(
         // It is retried until it succeeds, and keeps its slot, which is all that can be done.
         Stage::SwarmUncordoned => (since_ms, deadlines.swarm_drain.after_ms, DeadlineOutcome::Defer),
         Stage::KubernetesUncordoned => (since_ms, deadlines.kubernetes_drain.after_ms, DeadlineOutcome::Defer),
+        // Nothing more is renewed while a node's network may be down: an operator decides.
+        Stage::PodsRenewed => (since_ms, deadlines.kubernetes_drain.after_ms, DeadlineOutcome::Pause),
         Stage::NodeRequested
         | Stage::LocksInactive
         | Stage::KubernetesDrained
@@ -80,7 +82,8 @@ impl Overdue {
     /// The step that records it. `waited`: what the machine waits for now, which a pause would hide.
     pub(super) fn stuck(self, waited: impl FnOnce() -> String) -> MachineStep {
         let Self { stage, outcome } = self;
-        let message = if stage == Stage::PreviousDeployed { waited() } else { String::new() };
+        let message =
+            if matches!(stage, Stage::PreviousDeployed | Stage::PodsRenewed) { waited() } else { String::new() };
         MachineStep::Stuck { stage, outcome, message }
     }
 }
@@ -92,6 +95,11 @@ pub(super) fn overdue(Participant { snapshot, update, view, mine }: Participant<
     let late = update.desired == DesiredState::Go && snapshot.now.wall_ms >= at_ms && mine.deferral.is_none();
     // Seeded bug: hide late stages.
     (late && !known && !seeded_bug("no-stage-deadline")).then_some(Overdue { stage, outcome })
+}
+
+/// The deadline of the stage that it is at, Unix milliseconds.
+pub(super) fn late_at_ms(Participant { snapshot, update, view, .. }: Participant<'_, '_>) -> Option<u64> {
+    deadline(snapshot, update, view).map(|(_, at_ms, _)| at_ms)
 }
 
 /// The next deadlines of stages, Unix milliseconds.

@@ -20,6 +20,7 @@ impl TurnState {
             Self::Entered => "Entered",
             Self::Disturbed => "Disturbed",
             Self::Withdrawing => "Withdrawing",
+            Self::Renewing => "Renewing",
             Self::Out => "Out",
             Self::Stopping => "Stopping",
             Self::GivingBack { .. } => "GivingBack",
@@ -46,6 +47,7 @@ impl MachineStep {
             Self::Defer { .. } => "Defer",
             Self::OutOfService => "OutOfService",
             Self::PauseAll { .. } => "PauseAll",
+            Self::Renew(_) => "Renew",
             Self::GiveBack { .. } => "GiveBack",
             Self::Finish => "Finish",
             Self::FreeSlot => "FreeSlot",
@@ -100,6 +102,10 @@ pub const TRANSITIONS: &[Transition] = &[
     of("Permit", &["Entered", "Disturbed"], &["Disturbed"], "rule 4 holds now"),
     of("Defer", BEFORE_PERMIT, &["GivingBack", "Stopping"], "the deadline of its locks or its drain passed"),
     of("Defer", &["Prepared"], &["Deferred"], "its locks did not return in time from an earlier request"),
+    of("Renew", &["-"], &["Prepared"], "after the hooks after: a DaemonSet's pod on its node is of an older template"),
+    of("TakeSlot", &["Prepared"], &["Renewing", "GivingBack"], "as above; pods are renewed on no other node"),
+    of("Renew", &["Renewing"], &["Renewing", "GivingBack"], "its locks are inactive; a pod is renewed"),
+    of("Defer", &["Renewing"], &["GivingBack"], "the deadline of its locks passed"),
     of("Uncordon", &["GivingBack"], &["GivingBack"], "its items are done, or nothing of it runs"),
     of("Uncordoned", &["GivingBack"], &["GivingBack"], "its node is as it was"),
     of("GiveBack", &["GivingBack"], &["Returning"], "its node is as it was"),
@@ -114,11 +120,11 @@ pub const TRANSITIONS: &[Transition] = &[
 /// Steps that record a deadline: the machine stays, or is deferred.
 const DEADLINES: &[&str] = &["Stuck", "PauseAll"];
 
-/// Is this step one of the transitions? None: the machine has no part in an update.
+/// Is this step one of the transitions? None: the machine has no part in the update.
 #[must_use]
 pub fn allows(from: Option<TurnState>, step: &str, to: Option<TurnState>) -> bool {
-    let (Some(from), to) = (from, to.map_or("-", TurnState::name)) else { return false };
-    let from = from.name();
+    let name = |state: Option<TurnState>| state.map_or("-", TurnState::name);
+    let (from, to) = (name(from), name(to));
     let deadline = DEADLINES.contains(&step);
     let known = |one: &Transition| one.step == step && one.from.contains(&from) && one.to.contains(&to);
     (deadline && (from == to || to == "Deferred" || to == "GivingBack" || to == "Stopping"))

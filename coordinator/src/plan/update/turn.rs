@@ -9,7 +9,9 @@ use muster_proto::{
 use super::{
     MachineStep, concerns,
     deadlines::{lock_deadline_ms, return_deadline_ms, returned_deadline_ms},
-    earlier_on_its_way, frozen_set, hooks, is_at_work, is_untouched, maintenance, not_halted, stages,
+    earlier_on_its_way, frozen_set, hooks, is_at_work, is_untouched, maintenance, not_halted,
+    renewal::{self, RenewalStep},
+    stages,
     waits::{because, late_for},
 };
 use crate::{
@@ -48,6 +50,8 @@ pub enum TurnState {
     Disturbed,
     /// It was disturbed, and goes out of service to be removed.
     Withdrawing,
+    /// Its maintenance is requested, and pods of DaemonSets are renewed on its node.
+    Renewing,
     /// Out of service until an operator wants it back or removes it.
     Out,
     /// Aborted, deferred or failed before its first permit. Running items end first, or a person decides.
@@ -132,6 +136,9 @@ impl<'c, 's> Participant<'c, 's> {
         if let Some(upgraded) = self.gives_back() {
             return TurnState::GivingBack { upgraded };
         }
+        if self.mine.renewal.is_some() {
+            return TurnState::Renewing;
+        }
         let out = self.mine.maintenance.is_some_and(|row| row.since_ms.is_some());
         match (self.mine.disturbed(), self.mine.maintenance.is_some()) {
             _ if out => TurnState::Out,
@@ -157,6 +164,7 @@ impl<'c, 's> Participant<'c, 's> {
             TurnState::Requested | TurnState::Draining | TurnState::Entered => self.approaches(),
             TurnState::Disturbed => self.goes_forward(),
             TurnState::Withdrawing => self.withdraws(),
+            TurnState::Renewing => self.renews(),
             TurnState::Out => self.stays_out(),
             TurnState::Stopping => self.waits(None, move || self.before_first_permit()),
             TurnState::GivingBack { upgraded } => self.gives_back_next(upgraded),
@@ -187,6 +195,9 @@ impl<'c, 's> Participant<'c, 's> {
     /// refused before its first disruptive item ends first.
     pub(in crate::plan) fn gives_back(self) -> Option<bool> {
         let Self { update, view, mine, .. } = self;
+        if let Some(row) = &mine.renewal {
+            return renewal::gives_back(self, row.evicted.as_ref()).then_some(false);
+        }
         if let Some(row) = &mine.maintenance {
             return maintenance::gives_back(view, mine, row).then_some(false);
         }
@@ -273,6 +284,9 @@ impl<'c, 's> Participant<'c, 's> {
         }
         let done = |phase| !concerns(snapshot.cluster, view.row, phase) || view.progress(phase) == Progress::Done;
         let untouched = view.row.max_phase != Some(Phase::Prepare) || !view.in_flight();
+        if mine.renewal.is_some() && update.desired != DesiredState::Abort {
+            return (renewal::next(snapshot, view) == Ok(None)).then_some(MachineStep::Finish);
+        }
         let nothing_left = Phase::ALL.iter().all(|phase| done(*phase)) && mine.maintenance.is_none();
         if nothing_left && untouched && !mine.disturbed() {
             return Some(MachineStep::Finish);
@@ -436,7 +450,7 @@ impl<'c, 's> Participant<'c, 's> {
         if mine.maintenance.is_some() {
             return maintenance::may_enter(snapshot, view);
         }
-        if mine.disruptive { safety::drained(snapshot, view) } else { Ok(()) }
+        if mine.drains_nodes() { safety::drained(snapshot, view) } else { Ok(()) }
     }
 
     /// It was disturbed: its next item gets a permit when rule 4 holds again.
@@ -449,6 +463,33 @@ impl<'c, 's> Participant<'c, 's> {
             return Advance::Working;
         }
         self.waits_for_person(move || safety::may_disturb_again(snapshot, view))
+    }
+
+    /// Pods on its node are renewed, one after another. What was evicted comes to its end, whatever operators want.
+    fn renews(self) -> Advance<'c> {
+        let Self { snapshot, update, view, mine } = self;
+        let step = |step| Advance::Move(MachineStep::Renew(step));
+        if let Some(evicted) = mine.renewal.as_ref().and_then(|row| row.evicted.as_ref()) {
+            return match renewal::renewed(snapshot, view, evicted) {
+                Ok(()) => step(RenewalStep::Renewed),
+                Err(_) => self.waits(None, move || renewal::renewed(snapshot, view, evicted)),
+            };
+        }
+        if let Err(blocked) = safety::locks_granted(snapshot, view) {
+            let until_ms = lock_deadline_ms(snapshot, update, view, mine);
+            let outcome = snapshot.spec.update_deadlines.node_locks.outcome;
+            return self.refused(until_ms, (Stage::LocksInactive, outcome), &blocked);
+        }
+        if !view.row.stages.contains_key(&Stage::PodsRenewed) {
+            return step(RenewalStep::Begin);
+        }
+        match renewal::next(snapshot, view) {
+            Ok(Some(pod)) if self.before_first_permit().is_ok() => step(RenewalStep::Evict(pod)),
+            _ => self.waits(None, move || {
+                self.before_first_permit()?;
+                renewal::next(snapshot, view).map(drop)
+            }),
+        }
     }
 
     /// It was disturbed, and is to be removed before the update has ended: its workloads are away already.
@@ -553,6 +594,9 @@ impl<'c, 's> Participant<'c, 's> {
             let over = maintenance::is_wanted_back(row);
             return Advance::Move(if over { MachineStep::Finish } else { MachineStep::FreeSlot });
         }
+        if mine.renewal.is_some() {
+            return Advance::Move(if mine.deferral.is_some() { MachineStep::FreeSlot } else { MachineStep::Finish });
+        }
         let complete = self.is_complete();
         // Seeded bug: free the slot although the agent may have an older list.
         if mine.disturbed() && !seeded_bug("free-slot-before-accepted") {
@@ -586,7 +630,7 @@ fn before_slot(view: &MachineView<'_>, mine: &MachineUpdate) -> TurnState {
     match view.row.max_phase {
         _ if mine.hooks_only => TurnState::Hooks,
         _ if mine.deferral.is_some() => TurnState::Deferred,
-        _ if mine.maintenance.is_some() => TurnState::Prepared,
+        _ if mine.maintenance.is_some() || mine.renewal.is_some() => TurnState::Prepared,
         Some(Phase::Prepare) if view.progress(Phase::Prepare) == Progress::Done => TurnState::Prepared,
         Some(Phase::Prepare) => TurnState::Preparing,
         Some(Phase::Deploy | Phase::Reconfigure) | None => TurnState::Idle,

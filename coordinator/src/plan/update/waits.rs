@@ -4,7 +4,7 @@ use muster_proto::model::Blocked;
 
 use super::{
     cluster::{cluster_lets, is_ahead, is_open, not_halted},
-    hooks, targets,
+    hooks, renewal, targets,
     turn::{Advance, Participant, deciding},
 };
 use crate::{
@@ -26,6 +26,7 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<
     if let Err(halt) = not_halted(snapshot, update) {
         let before = safety::before_update_done(snapshot).err();
         let cause = before.or_else(|| if ahead { cluster_lets(snapshot, update).err() } else { None });
+        let cause = cause.or_else(|| renewal::of_cluster(snapshot, update));
         let cause = cause.map(|cause| cause.message).or_else(|| machine_that_was_late(snapshot));
         let halt = because(halt, cause.as_deref());
         return Some(if update.desired == DesiredState::Abort { hangs_on(snapshot, update, halt) } else { halt });
@@ -33,7 +34,7 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<
     if let Err(blocked) = safety::may_start_anything(snapshot) {
         return Some(blocked);
     }
-    if ahead { is_open(snapshot).err() } else { None }
+    if ahead { is_open(snapshot).err() } else { renewal::of_cluster(snapshot, update) }
 }
 
 /// A halt, and what was waited for in vain.

@@ -271,6 +271,7 @@ impl World {
             | KubernetesOp::ControlPlane { .. }
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
+            | KubernetesOp::DaemonSets { .. }
             | KubernetesOp::Event { .. } => {}
         }
         Ok(())

@@ -7,6 +7,7 @@ mod forcing;
 mod handshake;
 mod one_another;
 mod owed;
+mod renewal;
 
 use fixture::*;
 

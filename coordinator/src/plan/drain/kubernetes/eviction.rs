@@ -1,5 +1,7 @@
 //! Which pods have to leave a node, which of them are evicted next, and what keeps the others.
 
+use std::collections::BTreeMap;
+
 use muster_proto::{
     model::{Blocked, MachineName, Reason, UnmanagedPods},
     seeded_bug::seeded_bug,
@@ -122,11 +124,16 @@ fn keeps_for_good(load: &NodeLoad, pod: &Pod, rules: &DrainRules<'_>) -> Option<
     if pod.local_storage && rules.policy.keep_local_storage {
         return Some(format!("pod {name} has data in an emptyDir volume"));
     }
+    never_evicted(&load.budgets, pod)
+}
+
+/// Why the API server can never accept an eviction of this pod, whatever becomes of other pods.
+#[must_use]
+pub fn never_evicted(budgets: &BTreeMap<String, Budget>, pod: &Pod) -> Option<String> {
+    let name = name_of(&pod.object);
     match pod.budgets.as_slice() {
         [] => None,
-        [one] => {
-            load.budgets.get(one).and_then(|budget| never_allows(one, budget)).map(|why| format!("pod {name}: {why}"))
-        }
+        [one] => budgets.get(one).and_then(|budget| never_allows(one, budget)).map(|why| format!("pod {name}: {why}")),
         [first, second, ..] => {
             Some(format!("pod {name} has more than one disruption budget ({first}, {second}), so it cannot be evicted"))
         }
@@ -212,7 +219,8 @@ pub fn what_is_left(
         return wait(Reason::KubernetesPodStuck, why, "the pod is gone (`kubectl describe pod` shows what holds it)");
     }
     if let Some((pod, answer)) = leaving(load).find_map(|pod| Some((pod, &look.refused.get(&pod.object.uid)?.what))) {
-        let message = format!("pod {} cannot be evicted: {}", name_of(&pod.object), refusal(load, pod, answer));
+        let message =
+            format!("pod {} cannot be evicted: {}", name_of(&pod.object), refusal(&load.budgets, pod, answer));
         let clears_when = match answer {
             Eviction::Budget(_) | Eviction::Unobserved(_) => "the budget allows it; it is tried again every 5 s",
             Eviction::NamespaceTerminating
@@ -241,8 +249,9 @@ pub fn what_is_left(
 }
 
 /// A refused eviction in words, with the numbers of its budget.
-fn refusal(load: &NodeLoad, pod: &Pod, answer: &Eviction) -> String {
-    let named = pod.budgets.first().and_then(|name| Some((name, load.budgets.get(name)?)));
+#[must_use]
+pub fn refusal(budgets: &BTreeMap<String, Budget>, pod: &Pod, answer: &Eviction) -> String {
+    let named = pod.budgets.first().and_then(|name| Some((name, budgets.get(name)?)));
     match (answer, named) {
         (Eviction::Budget(_), Some((name, Budget { healthy, desired, .. }))) if healthy <= desired => {
             format!("budget {name} needs {desired} healthy pods and has {healthy}")

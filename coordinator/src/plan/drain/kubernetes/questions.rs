@@ -79,17 +79,21 @@ fn evictions_in_flight(look: &KubernetesObservation) -> usize {
 fn awaits_preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
     // What an earlier drain owes is asked about first.
     let owes = view.row.owed_cordon.is_some();
-    let disturbs = !owes && wants_slot(view) && disturbs(snapshot, view);
+    let renews = view.update().is_some_and(|mine| mine.renewal.is_some());
+    let disturbs = !owes && !renews && wants_slot(view) && disturbs(snapshot, view);
     disturbs && view.available() && safety::before_preflight(snapshot, view).is_ok()
 }
 
 /// May the API server be asked about this machine now?
-pub(super) fn free<'a>(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'a>) -> Option<&'a KubernetesObservation> {
+pub(in crate::plan) fn free<'a>(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'a>,
+) -> Option<&'a KubernetesObservation> {
     look(view).filter(|look| free_at(look) <= snapshot.now.mono_ms)
 }
 
 /// When the API server may be asked about this machine again, in monotonic milliseconds.
-pub(super) fn free_at(look: &KubernetesObservation) -> u64 {
+pub(in crate::plan) fn free_at(look: &KubernetesObservation) -> u64 {
     let failure = look.failure.iter().map(|failure| failure.at_mono_ms.saturating_add(delay_ms(&failure.what)));
     // An answer that is so late counts as lost.
     let open = look.asked.iter().map(|asked| asked.at_mono_ms.saturating_add(SETTLE_MS));

@@ -31,7 +31,7 @@ fn inspection(fleet: &Fleet, kubernetes: &Kubernetes) -> Inspection {
         missing: Ok(Vec::new()),
         may_delete: Ok(true),
         control_plane: Ok(servers.into_iter().map(healthy).collect()),
-        nodes: Ok(Nodes { load: ClusterLoad { cluster_uid, nodes }, marks: Vec::new() }),
+        nodes: Ok(Nodes { load: ClusterLoad { cluster_uid, nodes, daemon_sets: None }, marks: Vec::new() }),
         programs: Programs::default(),
     }
 }
@@ -69,7 +69,7 @@ fn check_of_sound_cluster_has_no_problem() {
     assert_eq!(texts(&all, LineKind::Problem), Vec::<&str>::new());
     assert_eq!(texts(&all, LineKind::Note), Vec::<&str>::new());
     let said = texts(&all, LineKind::Ok).join("\n");
-    for expected in ["version v1.36.2", "there first", "all 16", "all 3 are ready", "5 of 5 machines", "any of 2 pods"]
+    for expected in ["version v1.36.2", "there first", "all 17", "all 3 are ready", "5 of 5 machines", "any of 2 pods"]
     {
         assert!(said.contains(expected), "{expected}: {said}");
     }

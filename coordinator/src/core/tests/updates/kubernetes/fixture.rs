@@ -12,7 +12,7 @@ use crate::{
         handshake::{HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
         kubernetes::{
             Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
-            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown,
+            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown, daemon_sets::DaemonSets,
         },
     },
 };
@@ -50,6 +50,8 @@ pub(super) struct Kubernetes {
     pub(super) refused: Option<KubernetesFailure>,
     /// No request is made, and nothing says why.
     pub(super) makes_none: bool,
+    /// Its DaemonSets, without the nodes.
+    pub(super) daemon_sets: DaemonSets,
     /// Its workload locks.
     pub(super) locks: Vec<LockObject>,
     /// Events on nodes, as text.
@@ -121,6 +123,7 @@ impl Kubernetes {
             finalizer: None,
             refused: None,
             makes_none: false,
+            daemon_sets: DaemonSets::default(),
             locks: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
@@ -196,6 +199,10 @@ impl Kubernetes {
                 make.iter().for_each(|new| self.make(new));
                 remove.iter().for_each(|old| self.remove(old));
                 Ok(KubernetesReply::Done)
+            }
+            KubernetesOp::DaemonSets { .. } => {
+                let found = DaemonSets { nodes: self.nodes.values().cloned().collect(), ..self.daemon_sets.clone() };
+                Ok(KubernetesReply::DaemonSets { cluster_uid, found })
             }
             KubernetesOp::Event { node, reason, .. } => {
                 self.events.push(format!("{}: {reason}", node.name));
@@ -281,6 +288,9 @@ impl Kubernetes {
     }
 
     fn evict(&mut self, pod: &PodRef) -> Eviction {
+        if let Some(answer) = self.evict_daemon_pod(pod) {
+            return answer;
+        }
         for pods in self.pods.values_mut() {
             let Some(at) = pods.iter().position(|known| known.object == *pod) else { continue };
             let refused = pods[at].budgets.iter().any(|name| self.budgets[name].allowed == 0);
@@ -404,7 +414,8 @@ pub(super) fn at_rest_with(change: impl FnOnce(&mut KubernetesSpec)) -> Fleet {
     fleet.ask(create).expect("made");
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     let (source, drain) = (KubeconfigSource::Secret(name), KubernetesDrain::default());
-    let mut kubernetes = KubernetesSpec { source, drain, etcd: Some(probe()), maintenance: None };
+    let mut kubernetes =
+        KubernetesSpec { source, drain, etcd: Some(probe()), maintenance: None, on_delete: Vec::new() };
     change(&mut kubernetes);
     spec.kubernetes = Some(kubernetes);
     fleet.ask(apply(spec, &[])).expect("applies");

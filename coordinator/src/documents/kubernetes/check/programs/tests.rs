@@ -24,7 +24,7 @@ fn found(workloads: Vec<Workload>, orders: Vec<Order>, marks: NodeMarks) -> Vec<
         keep_cordoned: false,
         scale_down: ScaleDown::default(),
     };
-    let load = ClusterLoad { cluster_uid: "c".to_owned(), nodes: vec![(node, NodeLoad::default())] };
+    let load = ClusterLoad { cluster_uid: "c".to_owned(), nodes: vec![(node, NodeLoad::default())], daemon_sets: None };
     let marks = vec![marks];
     let inspection = Inspection {
         server: String::new(),
