@@ -129,8 +129,8 @@ impl KubernetesClient {
         }
     }
 
-    /// All nodes, each with its pods and their budgets, and these DaemonSets. Volumes are left out: they are detached in
-    /// time.
+    /// All nodes, each with its pods and their budgets, and these DaemonSets. Volumes are left out: they are detached
+    /// in time.
     ///
     /// # Errors
     /// See [`KubernetesFailure`].

@@ -1,5 +1,5 @@
-//! The renewal of pods of `OnDelete` DaemonSets, after the machines and the hooks after them: one node of the cluster at
-//! a time, each in a turn of its own with its request and locks, without a drain. Level-triggered: what is due follows
+//! The renewal of pods of `OnDelete` DaemonSets, after the machines and the hooks after them: one node of the cluster
+//! at a time, each in a turn of its own with its request and locks, without a drain. Level-triggered: what is due follows
 //! from the last list of the DaemonSets and from the recorded eviction.
 
 use muster_proto::model::{Blocked, ClusterSpec, MachineName, OnDeleteDaemonSets, Reason, RunnerKind};
@@ -288,8 +288,8 @@ pub(super) fn step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option
     (late && update.desired == DesiredState::Go).then(|| halt(update.kind, outcome, ClusterStage::PodsRenewed))
 }
 
-/// Deadline of the wait for the DaemonSets while no machine has a turn, Unix milliseconds. It restarts with each machine
-/// that ends, and with this coordinator, which has to look first.
+/// Deadline of the wait for the DaemonSets while no machine has a turn, Unix milliseconds. It restarts with each
+/// machine that ends, and with this coordinator, which has to look first.
 fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<u64> {
     let begun_ms = stage(update).filter(|_| is_under_way(update))?.started_at_ms;
     let begun_ms = begun_ms.max(update.moved_at_ms).max(update.resumed_at_ms);
@@ -325,8 +325,8 @@ fn asks_at(look: &RenewalObservation) -> u64 {
     seen.chain(failure).chain(open).max().unwrap_or(0)
 }
 
-/// The evictions to send now. The recorded pod alone is evicted, by its UID, after a list of a moment ago that was asked
-/// for after the last eviction was answered.
+/// The evictions to send now. The recorded pod alone is evicted, by its UID, after a list of a moment ago that was
+/// asked for after the last eviction was answered.
 #[must_use]
 pub fn evictions<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, KubernetesOp)> {
     let go = snapshot.update().is_some_and(|update| is_under_way(update) && update.desired == DesiredState::Go);
