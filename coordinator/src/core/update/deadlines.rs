@@ -76,6 +76,10 @@ pub(in crate::core) fn is_deferred(tx: &Transaction<'_>, machine: &MachineName) 
 pub(super) fn looks_again(tx: &mut Transaction<'_>, machine: &MachineName) {
     let look = &mut tx.live_mut(machine).kubernetes;
     (look.nodes, look.load, look.undrainable) = (None, None, None);
+    let cluster = tx.machines.get(machine).map(|row| row.spec.cluster_name.clone());
+    if let Some(cluster) = cluster.filter(|cluster| tx.live.renewals.contains_key(cluster)) {
+        tx.renewal_mut(&cluster).seen = None;
+    }
 }
 
 /// Ask again for a deferred machine, on an operator's request.

@@ -294,7 +294,7 @@ fn locks_of_renewal_defer_past_deadline() {
     let (mut fleet, mut kubernetes) = at_renewal(|_| {});
     let outcome = fleet.core.facts().spec(&cluster()).expect("applied").update_deadlines.node_locks.outcome;
     assert_eq!(outcome, DeadlineOutcome::Defer);
-    fleet.live(&mut kubernetes, 62 * 60);
+    fleet.live(&mut kubernetes, 32 * 60);
     assert_eq!(fleet.why("control-1").as_deref(), Some("Deferred"), "{}", fleet.says("control-1"));
     assert_eq!(kubernetes.evictions(), 0);
     renew(&mut fleet, &mut kubernetes, "worker-1");
