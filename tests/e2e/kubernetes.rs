@@ -14,6 +14,7 @@ mod handshake;
 mod identity;
 mod one_another;
 mod operators;
+mod renewal;
 mod storage;
 mod undrainable;
 mod workers;

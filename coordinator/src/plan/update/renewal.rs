@@ -1,6 +1,6 @@
 //! The renewal of pods of `OnDelete` DaemonSets, after the machines and the hooks after them: one node of the cluster
-//! at a time, each in a turn of its own with its request and locks, without a drain. Level-triggered: what is due follows
-//! from the last list of the DaemonSets and from the recorded eviction.
+//! at a time, each in a turn of its own with its request and locks, without a drain. Level-triggered: what is due
+//! follows from the last list of the DaemonSets and from the recorded eviction.
 
 use muster_proto::model::{Blocked, ClusterSpec, MachineName, OnDeleteDaemonSets, Reason, RunnerKind};
 

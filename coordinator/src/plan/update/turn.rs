@@ -472,7 +472,7 @@ impl<'c, 's> Participant<'c, 's> {
         if let Some(evicted) = mine.renewal.as_ref().and_then(|row| row.evicted.as_ref()) {
             return match renewal::renewed(snapshot, view, evicted) {
                 Ok(()) => step(RenewalStep::Renewed),
-                Err(_) => self.waits(None, move || renewal::renewed(snapshot, view, evicted)),
+                Err(_) => self.waits(stages::late_at_ms(self), move || renewal::renewed(snapshot, view, evicted)),
             };
         }
         if let Err(blocked) = safety::locks_granted(snapshot, view) {
@@ -485,7 +485,7 @@ impl<'c, 's> Participant<'c, 's> {
         }
         match renewal::next(snapshot, view) {
             Ok(Some(pod)) if self.before_first_permit().is_ok() => step(RenewalStep::Evict(pod)),
-            _ => self.waits(None, move || {
+            _ => self.waits(stages::late_at_ms(self), move || {
                 self.before_first_permit()?;
                 renewal::next(snapshot, view).map(drop)
             }),
