@@ -126,6 +126,8 @@ pub struct HandshakeObservation {
     pub asked: Option<KubernetesAsked>,
     /// Its requests.
     pub requests: Option<Seen<Vec<RequestObject>>>,
+    /// UID of namespace `kube-system` where they were listed; empty: nowhere yet.
+    pub cluster_uid: String,
     /// Requests were changed since that list.
     pub is_outdated: bool,
     /// Why the last question has no answer. None: it had one.

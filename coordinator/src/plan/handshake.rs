@@ -13,7 +13,7 @@ use super::{
     snapshot::ClusterSnapshot,
 };
 use crate::facts::{
-    self, HandshakeObservation, MachineRow, Seen, StandingRequest,
+    self, Facts, HandshakeObservation, MachineRow, Seen, StandingRequest,
     handshake::{NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
     kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
 };
@@ -202,11 +202,12 @@ pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
         return (age >= AFTER_CHANGE_MS).then_some(list).flatten();
     }
     if !make.is_empty() || !remove.is_empty() || !annotate.is_empty() {
-        // The list of an update pins the cluster.
-        let cluster_uid = snapshot.cluster.kubernetes_uid.clone();
+        // The list of an update pins the cluster. What is left there of ours goes from where it was listed.
+        let listed = Some(&look.cluster_uid).filter(|_| make.is_empty());
+        let cluster_uid = snapshot.cluster.kubernetes_uid.as_ref().or(listed).cloned();
         return match cluster_uid.filter(|_| age < CHANGE_WITHIN_MS) {
             Some(cluster_uid) => Some(KubernetesOp::Requests { cluster_uid, make, remove, annotate }),
-            None => list,
+            None => (age >= AFTER_CHANGE_MS).then_some(list).flatten(),
         };
     }
     (age >= every_ms(snapshot, &seen.what)).then_some(list).flatten()
@@ -374,6 +375,20 @@ pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -
     })
 }
 
+/// May a request of ours about this machine be left there, as far as the last list shows?
+#[must_use]
+pub fn may_be_left(facts: &Facts, row: &MachineRow) -> bool {
+    let cluster = &row.spec.cluster_name;
+    let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
+    let has_it = kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some());
+    let Some(subject) = row.kubernetes_node.clone().map(Subject::Node).filter(|_| has_it) else { return false };
+    let ours = |request: &RequestObject| {
+        request.subject == subject && request.requested_by.as_deref() == Some(cluster.as_str())
+    };
+    let look = facts.live.handshakes.get(cluster);
+    look.and_then(|look| look.requests.as_ref()).is_none_or(|seen| seen.what.iter().any(ours))
+}
+
 fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Blocked {
     if request.deleting {
         return held(request);
@@ -388,9 +403,14 @@ fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Block
 /// Who holds it, or why that is unknown.
 pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), Blocked> {
     let Some(subject) = subject(Some(row)).filter(|_| spec(snapshot).is_some()) else { return Ok(()) };
-    let seen = fresh(snapshot)?;
+    let last = look(snapshot).and_then(|look| look.requests.as_ref());
+    let seen = match fresh(snapshot) {
+        // The wait for it is over: nobody asks about it any more, and what was seen last is said.
+        Err(_) if row.update.is_none() => last,
+        seen => Some(seen?),
+    };
     let ours = |request: &&RequestObject| request.subject == subject && is_ours(snapshot, request);
-    if let Some(request) = seen.what.iter().find(ours) {
+    if let Some(request) = seen.and_then(|seen| seen.what.iter().find(ours)) {
         return Err(about_to_go(snapshot, request));
     }
     if row.update.as_ref().is_some_and(|mine| mine.node_annotations.is_some()) {

@@ -150,10 +150,11 @@ pub(super) fn removal_part(tx: &Transaction<'_>, row: &MachineRow, mine: &Machin
     let before = MachineRow { update: None, ..row.clone() };
     let newest = tx.clusters.get(&row.spec.cluster_name).map_or(mine.version, |cluster| cluster.spec_version);
     let kept = part(&before, UpdateKind::Removal, newest, &secrets::newest(tx, &row.spec.cluster_name));
-    let MachineUpdate { request, ends_before, returned_at_ms, drains, forced_pods, .. } = mine;
+    let MachineUpdate { request, standing, ends_before, returned_at_ms, drains, forced_pods, .. } = mine;
     MachineUpdate {
         disruptive: request.is_some() || row.slot.is_none(),
         request,
+        standing,
         ends_before,
         returned_at_ms,
         drains,

@@ -86,8 +86,8 @@ pub(in crate::core) fn answered(
     let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now));
     let look = tx.handshake_mut(cluster);
     match result {
-        Ok(KubernetesReply::Handshake { objects, .. }) => {
-            look.failure = None;
+        Ok(KubernetesReply::Handshake { cluster_uid, objects }) => {
+            (look.failure, look.cluster_uid) = (None, cluster_uid);
             listed(tx, cluster, objects, (asked.at_mono_ms, now));
         }
         Ok(_) => {

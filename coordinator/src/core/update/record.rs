@@ -15,11 +15,12 @@ use super::{
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
     facts::{
-        AddedReboot, AuditObject, ClusterStage, ControlSet, Deferral, DesiredState, LockKey, MUSTER, MachineRow,
+        AddedReboot, AuditObject, ClusterStage, ControlSet, Deferral, DesiredState, LockRow, MUSTER, MachineRow,
         MachineUpdate, PermitRow, RebootWhy, RequestRow, Slot, Stage, StageRow, Transaction, UpdateRow,
+        handshake::Subject,
     },
     plan::{
-        Limits, locks, reboot,
+        Limits, handshake, locks, reboot,
         update::{ClusterStep, MachineStep, Step, transitions, turn::TurnState},
     },
 };
@@ -387,8 +388,16 @@ fn reboot_done(row: &mut MachineRow, added: &AddedReboot) {
 fn locks_are_back(tx: &Transaction<'_>, machine: &MachineName) -> bool {
     let returned = |row: &&Arc<MachineRow>| row.update.as_ref().is_some_and(|mine| mine.returned_at_ms.is_some());
     let Some(row) = tx.machines.get(machine).filter(returned) else { return true };
-    let of_it = |key: &LockKey| key.cluster == row.spec.cluster_name && key.node.as_ref() == Some(machine);
-    !tx.locks.values().any(|lock| of_it(&lock.key) && locks::is_away(row, lock))
+    let of_it = |lock: &LockRow| {
+        let its = match lock.object.as_ref().map(|object| &object.subject) {
+            None => lock.key.node.as_ref() == Some(machine),
+            Some(Subject::Node(node)) => row.kubernetes_node.as_ref() == Some(node),
+            Some(Subject::Cluster) => false,
+        };
+        its && lock.key.cluster == row.spec.cluster_name
+    };
+    let is_held = handshake::may_be_left(tx, row);
+    !is_held && !tx.locks.values().any(|lock| of_it(lock) && locks::is_away(row, lock))
 }
 
 /// The machine is at the new version and has given everything back.

@@ -1,7 +1,7 @@
 //! The maintenance handshake as custom resources: requests made and removed, locks that hold a machine, and controllers
 //! that have not answered.
 
-use muster_proto::model::{MIGRATION_MODE, MaintenanceObjects, ObjectController};
+use muster_proto::model::{MIGRATION_MODE, MaintenanceObjects, ObjectController, RemovalPolicy};
 
 use super::*;
 use crate::{
@@ -287,6 +287,49 @@ fn request_is_gone_when_its_finalizers_are() {
     kubernetes.requests.retain(|request| request.name != "worker-1");
     fleet.live(&mut kubernetes, 6);
     assert_eq!((fleet.part("worker-1"), fleet.slot("worker-1")), (None, None), "{}", fleet.says("worker-1"));
+}
+
+/// The wait for it is over, and it is not gone: nobody takes it for a success.
+#[test]
+fn request_that_is_held_past_its_deadline_is_named() {
+    let (mut fleet, mut kubernetes) = workers(Vec::new());
+    kubernetes.request("worker-1").finalizers.push("example.com/holds".to_owned());
+    fleet.ask(Request::Abort { rollout: fleet.rollout() }).expect("aborts");
+    fleet.live(&mut kubernetes, 2_000);
+    assert_eq!(fleet.part("worker-1"), None, "the time for it is over");
+    let stage = fleet.row("worker-1").stages.get(&Stage::RequestRemoved).map(|stage| stage.succeeded);
+    assert_eq!(stage, Some(false));
+    assert!(fleet.says("worker-1").contains("held by example.com/holds"), "{}", fleet.says("worker-1"));
+    kubernetes.requests.clear();
+    fleet.live(&mut kubernetes, 90);
+    assert_eq!(fleet.why("worker-1"), None, "{}", fleet.says("worker-1"));
+}
+
+/// A removal takes the request over, with what answered it.
+#[test]
+fn removal_keeps_the_request_that_stands() {
+    let (mut fleet, mut kubernetes) = workers(Vec::new());
+    fleet.live(&mut kubernetes, 3);
+    let standing = |fleet: &Fleet| fleet.part("worker-1").and_then(|part| part.standing.clone());
+    let before = standing(&fleet);
+    assert!(before.is_some(), "it stands");
+    let policy = RemovalPolicy::Graceful;
+    let remove = Request::Remove { machine: machine("worker-1"), policy, accept_control_plane_downtime: false };
+    fleet.ask(remove).expect("begins");
+    fleet.live(&mut kubernetes, 5);
+    assert_eq!(standing(&fleet), before, "a lock that let go for it has nothing else to say");
+}
+
+/// No update pins the cluster; what is left there goes all the same, and nobody asks without a pause.
+#[test]
+fn request_without_an_update_is_removed() {
+    let mut fleet = at_rest_with(|spec| spec.maintenance = Some(MaintenanceObjects::default()));
+    let mut kubernetes = Kubernetes::of(&fleet);
+    let left = RequestObject { requested_by: Some(cluster().to_string()), ..foreign("worker-1", "worker-1") };
+    kubernetes.requests.push(left);
+    fleet.live(&mut kubernetes, 6);
+    assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
+    assert!(kubernetes.answered < 20, "{} answers", kubernetes.answered);
 }
 
 #[test]
