@@ -1,7 +1,7 @@
 //! The maintenance handshake as custom resources of group `lcm.mirantis.com`: requests and locks as they are in a
 //! cluster, and what is known of them while the process lives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{LockState, Scope};
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,9 @@ pub struct StandingRequest {
     pub since_ms: u64,
     /// A lock that changed earlier does not answer it.
     pub revision: u64,
+    /// Controllers of which a lock has vanished while it stands: they may make it anew.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub lost: BTreeSet<String>,
 }
 
 /// What is known of a cluster's handshake. The locks are recorded in the store.
@@ -138,4 +141,7 @@ pub struct HandshakeObservation {
     pub unsettled_mono_ms: Option<u64>,
     /// Since when a request has borne a finalizer, by UID and finalizer, in monotonic milliseconds.
     pub finalizers: BTreeMap<(String, String), u64>,
+    /// When a list lacked a lock about this first, by controller, in monotonic milliseconds: of requests that stand, and
+    /// of the last moments.
+    pub lost: BTreeMap<Subject, BTreeMap<String, u64>>,
 }

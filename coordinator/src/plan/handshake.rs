@@ -460,6 +460,30 @@ pub fn is_without_lock(
     ))
 }
 
+/// Is what vanished of the locks about this gone for good, or could it be made anew: a controller that is upgraded or
+/// installed again does that?
+///
+/// # Errors
+/// The controller that may do it.
+pub fn lost_for_good(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Result<(), Blocked> {
+    let lost = look(snapshot).and_then(|look| look.lost.get(&request.subject));
+    let open = lost.into_iter().flatten().find(|(_, since)| !is_settled(snapshot, **since));
+    open.map_or(Ok(()), |(controller, _)| {
+        Err(blocked(
+            Reason::LocksSettling,
+            format!("a lock of {controller} in the Kubernetes cluster has vanished, and may be made anew"),
+            format!("a list of {} s later lacks it too", facts::SETTLE_MS / 1_000),
+        ))
+    })
+}
+
+/// Was the last list made so long after this moment, in monotonic milliseconds, that it shows what a controller did
+/// then?
+fn is_settled(snapshot: &ClusterSnapshot<'_>, since_mono_ms: u64) -> bool {
+    let listed = look(snapshot).and_then(|look| look.requests.as_ref()).map_or(0, |seen| seen.at_mono_ms);
+    listed >= since_mono_ms.saturating_add(facts::SETTLE_MS)
+}
+
 /// Has this controller put its finalizer on the request? Of a controller without a known one nobody can say.
 #[must_use]
 pub fn has_seen(snapshot: &ClusterSnapshot<'_>, controller: &str, row: Option<&MachineRow>) -> bool {

@@ -239,7 +239,7 @@ fn answered_there(
             handshake::is_without_lock(snapshot, controller, row, (object, standing))?;
         }
     }
-    Ok(())
+    handshake::lost_for_good(snapshot, object)
 }
 
 /// Are the existing locks inactive, and newer than the request?

@@ -8,7 +8,8 @@ use super::kubernetes::is_same_cluster;
 use crate::{
     core::{About, Effect, KubernetesQuestion},
     facts::{
-        Facts, KubernetesAsked, LockKey, LockOf, LockRow, PutAnnotations, Seen, StandingRequest, Transaction,
+        Facts, KubernetesAsked, LockKey, LockOf, LockRow, PutAnnotations, SETTLE_MS, Seen, StandingRequest,
+        Transaction,
         handshake::{HandshakeObjects, LockObject, NodeAnnotations, RequestObject, Subject},
         kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
     },
@@ -16,13 +17,16 @@ use crate::{
         Limits,
         drain::kubernetes::{access, control_plane},
         handshake,
-        requests::requested,
+        requests::{Requested, requested},
         snapshot::ClusterSnapshot,
     },
 };
 
-/// Maximum locks of a cluster that are recorded. It fits ten controllers on each of ten thousand machines.
+/// Maximum locks of a cluster. It fits ten controllers on each of ten thousand machines. A longer list is a failure: a
+/// lock that is left out would count as absent.
 const LOCKS_MAX: usize = 100_000;
+/// Most controllers with a vanished lock that are recorded with a request.
+const LOST_MAX: usize = 64;
 /// Longest name of a controller that is recorded, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
@@ -83,7 +87,7 @@ pub(in crate::core) fn answered(
     }
     let Some(asked) = tx.handshake_mut(cluster).asked.take_if(|asked| asked.number == number) else { return };
     let pins = tx.open_rollout(cluster).is_some_and(|rollout| rollout.update.is_some());
-    let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now));
+    let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now)).and_then(within_limit);
     let look = tx.handshake_mut(cluster);
     match result {
         Ok(KubernetesReply::Handshake { cluster_uid, objects }) => {
@@ -108,6 +112,16 @@ pub(in crate::core) fn answered(
             }
             look.failure = Some(Seen { what: failure, at_mono_ms: now.mono_ms });
         }
+    }
+}
+
+fn within_limit(reply: KubernetesReply) -> Result<KubernetesReply, KubernetesFailure> {
+    match &reply {
+        KubernetesReply::Handshake { objects, .. } if objects.locks.len() > LOCKS_MAX => {
+            let count = objects.locks.len();
+            Err(KubernetesFailure::Other(format!("it has {count} workload locks, and {LOCKS_MAX} is the limit")))
+        }
+        _ => Ok(reply),
     }
 }
 
@@ -140,7 +154,8 @@ fn listed(
     (at_mono_ms, now): (u64, Now),
 ) {
     note_standing(tx, cluster, &requests, now);
-    note_locks(tx, cluster, locks, now);
+    let gone = note_locks(tx, cluster, locks, now);
+    note_lost(tx, cluster, gone, now);
     let look = tx.handshake_mut(cluster);
     let known = std::mem::take(&mut look.finalizers);
     let borne = requests
@@ -176,7 +191,8 @@ fn note_standing(tx: &mut Transaction<'_>, cluster: &ClusterName, requests: &[Re
     }
     let rollout = facts.open_rollout(cluster).map(|rollout| rollout.name.clone());
     for (machine, uid) in news {
-        let standing = Some(StandingRequest { uid, since_ms: now.wall_ms, revision: tx.next_revision() });
+        let (since_ms, revision, lost) = (now.wall_ms, tx.next_revision(), BTreeSet::new());
+        let standing = Some(StandingRequest { uid, since_ms, revision, lost });
         match machine {
             Some(machine) => {
                 if let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) {
@@ -192,10 +208,16 @@ fn note_standing(tx: &mut Transaction<'_>, cluster: &ClusterName, requests: &[Re
     }
 }
 
-/// Records the locks as they are now. Only another state raises the revision that an answer is measured by.
-fn note_locks(tx: &mut Transaction<'_>, cluster: &ClusterName, locks: Vec<LockObject>, now: Now) {
+/// Records the locks as they are now. Only another state raises the revision that an answer is measured by. What the
+/// vanished ones were about, and whose they were, is the result.
+fn note_locks(
+    tx: &mut Transaction<'_>,
+    cluster: &ClusterName,
+    locks: Vec<LockObject>,
+    now: Now,
+) -> Vec<(Subject, String)> {
     let mut there = BTreeSet::new();
-    for lock in locks.into_iter().take(LOCKS_MAX) {
+    for lock in locks {
         let LockObject { subject, name, uid, controller, state, message, percentage, description, release } = lock;
         let key = LockKey { cluster: cluster.clone(), controller: short(&controller), node: None, uid: Some(uid) };
         there.insert(key.clone());
@@ -217,7 +239,59 @@ fn note_locks(tx: &mut Transaction<'_>, cluster: &ClusterName, locks: Vec<LockOb
     }
     let of_it = |key: &&LockKey| key.cluster == *cluster && key.uid.is_some();
     let gone: Vec<LockKey> = tx.locks.keys().filter(of_it).filter(|key| !there.contains(*key)).cloned().collect();
+    let whose = |key: &LockKey| Some((tx.locks.get(key)?.object.as_ref()?.subject.clone(), key.controller.clone()));
+    let vanished = gone.iter().filter_map(whose).collect();
     gone.iter().for_each(|key| tx.drop_lock(key));
+    vanished
+}
+
+/// Records with each request that stands whose locks have vanished: their controllers may make them anew. The times are
+/// lost with the process, and begin again.
+fn note_lost(tx: &mut Transaction<'_>, cluster: &ClusterName, gone: Vec<(Subject, String)>, now: Now) {
+    let mut lost = std::mem::take(&mut tx.handshake_mut(cluster).lost);
+    for (subject, controller) in gone {
+        lost.entry(subject).or_default().insert(controller, now.mono_ms);
+    }
+    let facts: &Facts = tx;
+    let stands = |requested: Requested<'_>| {
+        let (subject, standing) = match requested.machine {
+            None => (Subject::Cluster, facts.open_rollout(cluster)?.update.as_ref()?.standing.as_ref()?),
+            Some(row) => (Subject::Node(row.kubernetes_node.clone()?), row.update.as_ref()?.standing.as_ref()?),
+        };
+        Some((requested.machine.map(|row| row.name.clone()), subject, standing.lost.clone()))
+    };
+    let mut standing = BTreeSet::new();
+    for (machine, subject, known) in requested(facts, cluster).filter_map(stands).collect::<Vec<_>>() {
+        for controller in &known {
+            lost.entry(subject.clone()).or_default().entry(controller.clone()).or_insert(now.mono_ms);
+        }
+        let all: BTreeSet<String> = lost.get(&subject).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+        let all: BTreeSet<String> = known.iter().cloned().chain(all).take(LOST_MAX).collect();
+        if all != known
+            && let Some(standing) = standing_mut(tx, cluster, machine.as_ref())
+        {
+            standing.lost = all;
+        }
+        standing.insert(subject);
+    }
+    let lately = |at: &u64| now.mono_ms.saturating_sub(*at) < SETTLE_MS;
+    lost.retain(|subject, at| standing.contains(subject) || at.values().any(lately));
+    tx.handshake_mut(cluster).lost = lost;
+}
+
+/// What stands for the request about this machine, or about the cluster.
+fn standing_mut<'t>(
+    tx: &'t mut Transaction<'_>,
+    cluster: &ClusterName,
+    machine: Option<&MachineName>,
+) -> Option<&'t mut StandingRequest> {
+    match machine {
+        Some(machine) => tx.machine_mut(machine)?.update.as_mut()?.standing.as_mut(),
+        None => {
+            let rollout = tx.open_rollout(cluster)?.name.clone();
+            tx.update_mut(&rollout)?.standing.as_mut()
+        }
+    }
 }
 
 /// A controller's name as a part of a key.

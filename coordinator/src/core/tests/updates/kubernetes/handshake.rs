@@ -1,6 +1,8 @@
 //! The maintenance handshake as custom resources: requests made and removed, locks that hold a machine, and controllers
 //! that have not answered.
 
+mod locks;
+
 use muster_proto::model::{MIGRATION_MODE, MaintenanceObjects, ObjectController, RemovalPolicy};
 
 use super::*;
