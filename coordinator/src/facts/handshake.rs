@@ -139,6 +139,8 @@ pub struct HandshakeObservation {
     pub change_failure: Option<KubernetesFailure>,
     /// Time of the last creation, in monotonic milliseconds: while it has no answer it may yet be carried out.
     pub unsettled_mono_ms: Option<u64>,
+    /// When a list of this process showed a request first, by its UID, in monotonic milliseconds.
+    pub first_seen: BTreeMap<String, u64>,
     /// Since when a request has borne a finalizer, by UID and finalizer, in monotonic milliseconds.
     pub finalizers: BTreeMap<(String, String), u64>,
     /// When a list lacked a lock about this first, by controller, in monotonic milliseconds: of requests that stand, and

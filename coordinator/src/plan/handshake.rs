@@ -85,6 +85,13 @@ pub fn guarding_labels(snapshot: &ClusterSnapshot<'_>, node: &KubernetesNode) ->
     node.labels.iter().filter(|label| known.contains(&label.as_str())).cloned().collect()
 }
 
+/// The controller that guards the machine's node by a label of its own, whoever is declared: it may have made no lock
+/// yet.
+#[must_use]
+pub fn known_by_label(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Option<&'static str> {
+    spec(snapshot).and_then(|_| guard(snapshot, ROCKOON, row)).map(|_| ROCKOON)
+}
+
 /// The label of the machine's node by which this controller guards it.
 #[must_use]
 pub fn guard<'a>(snapshot: &ClusterSnapshot<'_>, controller: &str, row: &'a MachineRow) -> Option<&'a str> {
@@ -241,21 +248,11 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
         let every_ms = every_ms(snapshot, &seen.what);
         [every_ms, AFTER_CHANGE_MS, CHANGE_WITHIN_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms))
     });
-    let seen = look.finalizers.values().map(|since| later(*since, facts::SETTLE_MS));
     let unsettled = look.unsettled_mono_ms.map(|at| later(at, SETTLE_MS));
     let inherited = later(snapshot.facts.live.started_mono_ms, SETTLE_MS);
-    let moments = listed.chain(seen).chain(unsettled).chain([free_at(look), inherited]);
+    let moments = listed.chain(unsettled).chain([free_at(look), inherited]);
     let next = moments.filter(|at| *at > snapshot.now.mono_ms).min()?;
-    let of_answers = standing_since_ms(snapshot).map(|since_ms| since_ms.saturating_add(facts::SETTLE_MS));
-    let of_answers = of_answers.filter(|at_ms| *at_ms > snapshot.now.wall_ms).min();
-    let next_ms = snapshot.now.wall_ms + (next - snapshot.now.mono_ms);
-    Some(of_answers.map_or(next_ms, |at_ms| at_ms.min(next_ms)))
-}
-
-fn standing_since_ms(snapshot: &ClusterSnapshot<'_>) -> impl Iterator<Item = u64> {
-    let of_machines = snapshot.machines.iter().filter_map(|view| view.update()?.standing.as_ref());
-    let of_cluster = snapshot.update().and_then(|update| update.standing.as_ref());
-    of_machines.chain(of_cluster).map(|standing| standing.since_ms).collect::<Vec<_>>().into_iter()
+    Some(snapshot.now.wall_ms + (next - snapshot.now.mono_ms))
 }
 
 /// The last list, if it is young enough to decide by.
@@ -444,19 +441,48 @@ pub fn is_without_lock(
     snapshot: &ClusterSnapshot<'_>,
     controller: &str,
     row: Option<&MachineRow>,
-    request: (&RequestObject, &StandingRequest),
+    request: &RequestObject,
 ) -> Result<(), Blocked> {
-    has_answered(snapshot, controller, request)?;
-    let Some((row, label)) = row.and_then(|row| Some((row, guard(snapshot, controller, row)?))) else { return Ok(()) };
+    let Some((row, label)) = row.and_then(|row| Some((row, guard(snapshot, controller, row)?))) else {
+        return has_answered(snapshot, controller, request, "");
+    };
     let node = row.kubernetes_node.as_deref().unwrap_or_default();
     let key = label.split_once('=').map_or(label, |(key, _)| key);
+    let unlabel = format!("`kubectl label node {node} {key}-`");
+    has_answered(snapshot, controller, request, &format!(", and {unlabel}"))?;
     Err(blocked(
         Reason::ControllerCannotSee,
         format!("Error: {controller} has no NodeWorkloadLock for node {node}, which has its label {label}"),
         format!(
             "{controller} has made its lock (Rockoon knows no node whose name has a dot); or, if it has nothing there, \
-             the label is gone (`kubectl label node {node} {key}-`)"
+             the label is gone ({unlabel})"
         ),
+    ))
+}
+
+/// May a controller that nobody knows yet make its lock about this?
+///
+/// # Errors
+/// It could see the request for too short a time.
+pub fn is_seen_by_all(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Result<(), Blocked> {
+    settles(snapshot, "an application controller", first_seen(snapshot, request))
+}
+
+/// When a list of this process showed the request first, in monotonic milliseconds.
+fn first_seen(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Option<u64> {
+    look(snapshot)?.first_seen.get(&request.uid).copied()
+}
+
+/// Could this controller see since this moment, in monotonic milliseconds, what it makes its lock for? None: it was
+/// not there.
+fn settles(snapshot: &ClusterSnapshot<'_>, controller: &str, since_mono_ms: Option<u64>) -> Result<(), Blocked> {
+    if since_mono_ms.is_some_and(|since| is_settled(snapshot, since)) {
+        return Ok(());
+    }
+    Err(blocked(
+        Reason::LocksSettling,
+        format!("{controller} may yet make a lock in the Kubernetes cluster"),
+        format!("it could see the request for {} s", facts::SETTLE_MS / 1_000),
     ))
 }
 
@@ -492,28 +518,26 @@ pub fn has_seen(snapshot: &ClusterSnapshot<'_>, controller: &str, row: Option<&M
     request.is_some_and(|(request, _)| request.finalizers.iter().any(|known| known == finalizer))
 }
 
+/// `unlabel`: what else ends the wait for a controller that is gone.
 fn has_answered(
     snapshot: &ClusterSnapshot<'_>,
     controller: &str,
-    (request, standing): (&RequestObject, &StandingRequest),
+    request: &RequestObject,
+    unlabel: &str,
 ) -> Result<(), Blocked> {
     let (finalizer, handled) = marks(snapshot, controller);
-    let settles = |at_ms: u64| match snapshot.now.wall_ms < at_ms.saturating_add(facts::SETTLE_MS) {
-        true => Err(blocked(
-            Reason::LocksSettling,
-            format!("{controller} may yet make a lock in the Kubernetes cluster"),
-            format!("it could see the request for {} s", facts::SETTLE_MS / 1_000),
-        )),
-        false => Ok(()),
-    };
-    let Some(finalizer) = finalizer else { return settles(standing.since_ms) };
+    let Some(finalizer) = finalizer else { return settles(snapshot, controller, first_seen(snapshot, request)) };
     let kind = kind(&request.subject);
     if !request.finalizers.iter().any(|known| known == finalizer) {
+        let is_declared = declared(snapshot).any(|declared| declared.name == controller);
+        let undeclare =
+            if is_declared { "after an abort a manifest without it in spec.kubernetes.maintenance, " } else { "" };
         return Err(blocked(
             Reason::ControllerSilent,
             format!("{controller} has not seen {kind} {}: its finalizer {finalizer} is not there", request.name),
-            "it has (is it running?); or, if it is gone for good, after an abort a manifest without it in \
-             spec.kubernetes.maintenance, and `kubectl delete` of its locks",
+            format!(
+                "it has (is it running?); or, if it is gone for good, {undeclare}`kubectl delete` of its locks{unlabel}"
+            ),
         ));
     }
     match handled {
@@ -526,8 +550,7 @@ fn has_answered(
         None => {
             let key = (request.uid.clone(), finalizer.to_owned());
             let since = look(snapshot).and_then(|look| look.finalizers.get(&key)).copied();
-            let since = since.unwrap_or(snapshot.now.mono_ms);
-            settles(snapshot.now.wall_ms.saturating_sub(snapshot.now.mono_ms.saturating_sub(since)))
+            settles(snapshot, controller, since)
         }
     }
 }

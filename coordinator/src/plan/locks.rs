@@ -10,7 +10,7 @@ use muster_proto::{
 
 use super::{handshake, safety::blocked, snapshot::ClusterSnapshot};
 use crate::facts::{
-    Facts, LockRow, MachineRow, RequestRow, SETTLE_MS, Stage, StandingRequest,
+    Facts, LockRow, MachineRow, RequestRow, SETTLE_MS, Stage,
     handshake::{RequestObject, Subject},
 };
 
@@ -86,17 +86,19 @@ fn known<'a>(snapshot: &'a ClusterSnapshot<'_>) -> BTreeSet<&'a str> {
     declared.chain(locks.controllers.iter().copied()).chain(locks.watching.keys().copied()).collect()
 }
 
-/// Known controllers that answer in the Kubernetes cluster: declared, or seen with a lock there.
-fn known_there<'a>(snapshot: &'a ClusterSnapshot<'_>) -> BTreeSet<&'a str> {
+/// Known controllers that answer a request in the Kubernetes cluster: declared, seen with a lock there, or known by a
+/// label of the machine's node.
+fn known_there<'a>(snapshot: &'a ClusterSnapshot<'_>, row: Option<&MachineRow>) -> BTreeSet<&'a str> {
     let declared = handshake::declared(snapshot).map(|controller| controller.name.as_str());
     let held = snapshot.locks.object_controllers.iter().copied();
-    declared.chain(held.filter(|_| handshake::spec(snapshot).is_some())).collect()
+    let held = held.filter(|_| handshake::spec(snapshot).is_some());
+    declared.chain(held).chain(row.and_then(|row| handshake::known_by_label(snapshot, row))).collect()
 }
 
 /// Does this cluster lack application controllers?
 #[must_use]
 pub fn nobody_moves(snapshot: &ClusterSnapshot<'_>) -> bool {
-    known(snapshot).is_empty() && known_there(snapshot).is_empty()
+    known(snapshot).is_empty() && known_there(snapshot, None).is_empty()
 }
 
 /// A declared controller that lacks a lock in the whole cluster: it was never here.
@@ -206,8 +208,8 @@ pub fn granted(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request
     let there = handshake::stands(snapshot, row)?;
     inactive(snapshot, row, request)?;
     answered(snapshot, row.map(|row| &row.name), request)?;
-    if let Some((object, standing)) = &there {
-        answered_there(snapshot, row, (object, standing))?;
+    if let Some((object, _)) = there {
+        answered_there(snapshot, row, object)?;
     }
     row.map_or(Ok(()), |row| removal_is_heard_of(snapshot, row, request))
 }
@@ -219,7 +221,10 @@ pub fn promised<'a>(snapshot: &'a ClusterSnapshot<'_>, row: &'a MachineRow) -> O
         return None;
     }
     let lacks = |controller: &&str| !has_there(snapshot, Some(row), controller);
-    known_there(snapshot).into_iter().filter(lacks).find(|name| handshake::guard(snapshot, name, row).is_some())
+    known_there(snapshot, Some(row))
+        .into_iter()
+        .filter(lacks)
+        .find(|name| handshake::guard(snapshot, name, row).is_some())
 }
 
 /// Has this controller a lock in the Kubernetes cluster for the machine, or for the cluster itself?
@@ -228,15 +233,20 @@ fn has_there(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, controlle
     held.any(|lock| lock.key.controller == controller)
 }
 
-/// Is a missing lock in the Kubernetes cluster an answer, for every controller that answers there?
+/// Is a missing lock in the Kubernetes cluster an answer, for every controller that answers there? Where each that is
+/// known has answered, nobody else is waited for.
 fn answered_there(
     snapshot: &ClusterSnapshot<'_>,
     row: Option<&MachineRow>,
-    (object, standing): (&RequestObject, &StandingRequest),
+    object: &RequestObject,
 ) -> Result<(), Blocked> {
-    for controller in known_there(snapshot) {
+    let known = known_there(snapshot, row);
+    if known.is_empty() {
+        handshake::is_seen_by_all(snapshot, object)?;
+    }
+    for controller in known {
         if !has_there(snapshot, row, controller) {
-            handshake::is_without_lock(snapshot, controller, row, (object, standing))?;
+            handshake::is_without_lock(snapshot, controller, row, object)?;
         }
     }
     handshake::lost_for_good(snapshot, object)

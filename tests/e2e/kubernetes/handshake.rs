@@ -40,6 +40,11 @@ fn names(controls: usize, workers: usize) -> Vec<String> {
     controls.chain((1..=workers).map(|n| format!("worker-{n}"))).collect()
 }
 
+/// The label of OpenStack's that this machine's node has.
+fn role(machine: &str) -> &'static str {
+    if machine.starts_with("control") { "openstack-control-plane" } else { "openstack-compute-node" }
+}
+
 /// A fleet of OpenStack: the cluster on it, and its controller.
 struct OpenStack {
     fleet: Fleet,
@@ -58,9 +63,7 @@ impl OpenStack {
         kubernetes.revoke_token(TOKEN);
         kubernetes.add_token(TOKEN, USER, rights_with_maintenance()?);
         for machine in &refs {
-            let control = machine.starts_with("control");
-            let role = if control { "openstack-control-plane" } else { "openstack-compute-node" };
-            kubernetes.label_node(machine, role, Some("enabled"))?;
+            kubernetes.label_node(machine, role(machine), Some("enabled"))?;
         }
         let mut fleet = Fleet::start(name, &[])?;
         fleet.set_time_limit(UPDATE_MAX);
@@ -237,6 +240,10 @@ fn uninstalled_controller_has_a_way_out() -> Result<()> {
             cloud.kubernetes.modify(kind, "", &name, |lock| lock["metadata"]["finalizers"] = json!([]))?;
             cloud.kubernetes.remove(kind, "", &name)?;
         }
+    }
+    // Its labels would make it known.
+    for machine in &cloud.machines {
+        cloud.kubernetes.label_node(machine, role(machine), None)?;
     }
     cloud.apply(2, &[])?;
     ends(&cloud.fleet, cloud.start_update()?, 0)?;

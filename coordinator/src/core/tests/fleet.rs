@@ -54,6 +54,8 @@ pub(crate) struct Fleet {
     /// Open questions to Kubernetes API servers.
     pub kubernetes: Vec<KubernetesQuestion>,
     at_ms: u64,
+    /// By how much its wall clock was set, in milliseconds.
+    pub clock_ms: i64,
     last_session: u64,
     /// The newest key; tests choose others, from the end on.
     last_key: u8,
@@ -165,8 +167,9 @@ impl Fleet {
         let agents = BTreeMap::new();
         let (effects, questions) = (Vec::new(), Vec::new());
         let kubernetes = Vec::new();
+        let (at_ms, clock_ms, last_session, last_key) = (1_000, 0, 0, 0);
         let mut fleet =
-            Self { core, store, agents, effects, questions, kubernetes, at_ms: 1_000, last_session: 0, last_key: 0 };
+            Self { core, store, agents, effects, questions, kubernetes, at_ms, clock_ms, last_session, last_key };
         fleet.ask(apply(spec, &[])).expect("applies");
         for machine_type in [MachineType::Control, MachineType::Worker] {
             fleet.ask(token(machine_type.as_str(), machine_type)).expect("a token");
@@ -175,7 +178,8 @@ impl Fleet {
     }
 
     pub(crate) fn now(&self) -> Now {
-        Now { wall_ms: 1_700_000_000_000 + self.at_ms, mono_ms: self.at_ms }
+        let wall_ms = (1_700_000_000_000 + self.at_ms).saturating_add_signed(self.clock_ms);
+        Now { wall_ms, mono_ms: self.at_ms }
     }
 
     /// A step, and the following ones that grant further slots a little later.

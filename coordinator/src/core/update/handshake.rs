@@ -163,6 +163,9 @@ fn listed(
         .flat_map(|request| request.finalizers.iter().map(|finalizer| (request.uid.clone(), finalizer.clone())));
     look.finalizers =
         borne.map(|key| (known.get(&key).copied().unwrap_or(now.mono_ms), key)).map(|(at, key)| (key, at)).collect();
+    let known = std::mem::take(&mut look.first_seen);
+    let since = |uid: &String| known.get(uid).copied().unwrap_or(now.mono_ms);
+    look.first_seen = requests.iter().map(|request| (request.uid.clone(), since(&request.uid))).collect();
     look.requests = Some(Seen { what: requests, at_mono_ms });
     look.is_outdated = false;
 }

@@ -79,3 +79,104 @@ fn too_many_locks_are_no_answer() {
     fleet.live(&mut kubernetes, 15);
     assert!(fleet.permit("worker-1").is_some(), "{}", fleet.says("worker-1"));
 }
+
+const COMPUTE: &str = "openstack-compute-node=enabled";
+
+/// Its request is made now, and its registered lock is inactive at once. Seconds until its node is cordoned. `every` is
+/// called each second.
+fn consent_takes(fleet: &mut Fleet, kubernetes: &mut Kubernetes, worker: &str, every: impl Fn(&mut Kubernetes)) -> u64 {
+    let has = |kubernetes: &Kubernetes, line: String| kubernetes.log.contains(&line);
+    for _ in 0..60 {
+        if has(kubernetes, format!("request {worker}")) {
+            break;
+        }
+        fleet.live(kubernetes, 1);
+    }
+    fleet.lock("ceph", Some(worker), LockState::Inactive);
+    for seconds in 0..60 {
+        every(kubernetes);
+        if has(kubernetes, format!("cordon {worker}")) {
+            return seconds;
+        }
+        fleet.live(kubernetes, 1);
+    }
+    panic!("{}", fleet.says(worker));
+}
+
+/// The next worker is about to be requested.
+fn before_worker_2(controllers: Vec<ObjectController>, finalizer: Option<&'static str>) -> (Fleet, Kubernetes) {
+    let (mut fleet, mut kubernetes) = workers_with(controllers, |kubernetes| kubernetes.finalizer = finalizer);
+    fleet.live(&mut kubernetes, 12);
+    handle(&mut fleet, &mut kubernetes);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 6);
+    fleet.finish("worker-1");
+    fleet.live(&mut kubernetes, 6);
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    (fleet, kubernetes)
+}
+
+/// Nobody knows the controllers there. One may make its lock when it sees the request.
+#[test]
+fn controller_that_is_not_known_has_ten_seconds() {
+    let (mut fleet, mut kubernetes) = before_worker_2(Vec::new(), None);
+    let seconds = consent_takes(&mut fleet, &mut kubernetes, "worker-2", |_| {});
+    assert!((10..=14).contains(&seconds), "{seconds} s");
+}
+
+#[test]
+fn late_lock_of_an_unknown_controller_holds_machine() {
+    let (mut fleet, mut kubernetes) = before_worker_2(Vec::new(), None);
+    fleet.live(&mut kubernetes, 4);
+    fleet.lock("ceph", Some("worker-2"), LockState::Inactive);
+    assert_eq!(fleet.why("worker-2").as_deref(), Some("LocksSettling"), "{}", fleet.says("worker-2"));
+    kubernetes.locks.push(lock("openstack", "worker-2", "late", LockState::Active));
+    fleet.live(&mut kubernetes, 30);
+    assert_eq!(fleet.why("worker-2").as_deref(), Some("LocksActive"), "{}", fleet.says("worker-2"));
+    assert!(kubernetes.is_untouched("worker-2"));
+}
+
+/// Every controller that is known has answered this very request: nobody else is waited for.
+#[test]
+fn answers_at_once_need_no_wait() {
+    let (mut fleet, mut kubernetes) = before_worker_2(vec![openstack()], Some(FINALIZER));
+    let handles = |kubernetes: &mut Kubernetes| {
+        for request in &mut kubernetes.requests {
+            request.annotations = vec![HANDLED.to_owned()];
+        }
+    };
+    let seconds = consent_takes(&mut fleet, &mut kubernetes, "worker-2", handles);
+    assert!(seconds <= 6, "{seconds} s");
+}
+
+/// A clock that is set has no part in it.
+#[test]
+fn time_to_make_a_lock_is_monotonic() {
+    for step_ms in [-3_600_000, 3_600_000] {
+        let (mut fleet, mut kubernetes) = before_worker_2(Vec::new(), None);
+        fleet.live(&mut kubernetes, 3);
+        fleet.clock_ms = step_ms;
+        let seconds = consent_takes(&mut fleet, &mut kubernetes, "worker-2", |_| {});
+        assert!((7..=14).contains(&seconds), "{seconds} s, with a step of {step_ms} ms");
+    }
+}
+
+/// Its label makes a controller known, and nobody else does.
+#[test]
+fn label_alone_makes_controller_known() {
+    let open = |kubernetes: &mut Kubernetes| {
+        for worker in ["worker-1", "worker-2"] {
+            kubernetes.node(worker).labels = vec![COMPUTE.to_owned()];
+        }
+    };
+    let (mut fleet, mut kubernetes) = workers_with(Vec::new(), open);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 60);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"), "{}", fleet.says("worker-1"));
+    assert!(kubernetes.is_untouched("worker-1") && fleet.permit("worker-1").is_none());
+    let way_out = "`kubectl label node worker-1 openstack-compute-node-`";
+    assert!(fleet.clears_when("worker-1").contains(way_out), "{}", fleet.clears_when("worker-1"));
+    kubernetes.node("worker-1").labels.clear();
+    fleet.live(&mut kubernetes, 25);
+    assert!(fleet.permit("worker-1").is_some(), "{}", fleet.says("worker-1"));
+}
