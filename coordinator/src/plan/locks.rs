@@ -44,18 +44,21 @@ impl<'a> Locks<'a> {
         let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
         let has_objects = kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some());
         let machines = facts.machines.values().filter(|row| has_objects && row.spec.cluster_name == *cluster);
-        let nodes: BTreeMap<&str, &MachineName> =
-            machines.filter_map(|row| Some((row.kubernetes_node.as_deref()?, &row.name))).collect();
+        let mut nodes: BTreeMap<&str, Vec<&MachineName>> = BTreeMap::new();
+        for (node, machine) in machines.filter_map(|row| Some((row.kubernetes_node.as_deref()?, &row.name))) {
+            nodes.entry(node).or_default().push(machine);
+        }
         let counts = |lock: &&LockRow| lock.key.cluster == *cluster && (has_objects || lock.object.is_none());
         for lock in facts.locks.values().map(|lock| &**lock).filter(counts) {
-            let node = match lock.object.as_ref().map(|object| &object.subject) {
-                None => Some(lock.key.node.as_ref()),
-                Some(Subject::Cluster) => Some(None),
-                // The node may be no machine's.
-                Some(Subject::Node(node)) => nodes.get(node.as_str()).copied().map(Some),
-            };
-            if let Some(node) = node {
-                by_node.entry(node).or_default().push(lock);
+            match lock.object.as_ref().map(|object| &object.subject) {
+                None => by_node.entry(lock.key.node.as_ref()).or_default().push(lock),
+                Some(Subject::Cluster) => by_node.entry(None).or_default().push(lock),
+                // The node may be no machine's. Where the records name two, it guards both.
+                Some(Subject::Node(node)) => {
+                    for machine in nodes.get(node.as_str()).into_iter().flatten() {
+                        by_node.entry(Some(*machine)).or_default().push(lock);
+                    }
+                }
             }
         }
         let of_source = |object: bool| {

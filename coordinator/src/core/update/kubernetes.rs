@@ -217,7 +217,8 @@ pub(in crate::core) fn answered(
     Reply::Ok
 }
 
-/// Records the name of the machine's node, once that is certain, and who guards it: requests and locks are about it.
+/// Records the name of the machine's node, once that is certain, and who guards it: requests and locks are about it. No
+/// other machine of the cluster has it any more.
 fn note_node(tx: &mut Transaction<'_>, machine: &MachineName, limits: &Limits, now: Now) {
     let facts: &Facts = tx;
     let Some(row) = facts.machines.get(machine) else { return };
@@ -227,9 +228,15 @@ fn note_node(tx: &mut Transaction<'_>, machine: &MachineName, limits: &Limits, n
     let (Some(view), Some(nodes)) = (view, nodes) else { return };
     let Ok(Some(node)) = identity::of(&snapshot, view, &nodes.what) else { return };
     let (name, labels) = (node.object.name.clone(), handshake::guarding_labels(&snapshot, node));
-    if (row.kubernetes_node.as_ref() != Some(&name) || row.guarding_labels != labels)
-        && let Some(row) = tx.machine_mut(machine)
-    {
+    let has_it = |row: &MachineRow| row.kubernetes_node.as_ref() == Some(&name);
+    let is_noted = has_it(row) && row.guarding_labels == labels;
+    let others = snapshot.machines.iter().map(|view| view.row).filter(|other| other.name != *machine && has_it(other));
+    for other in others.map(|other| other.name.clone()).collect::<Vec<_>>() {
+        if let Some(other) = tx.machine_mut(&other) {
+            (other.kubernetes_node, other.guarding_labels) = (None, Vec::new());
+        }
+    }
+    if !is_noted && let Some(row) = tx.machine_mut(machine) {
         (row.kubernetes_node, row.guarding_labels) = (Some(name), labels);
     }
 }

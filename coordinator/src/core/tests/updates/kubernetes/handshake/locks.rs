@@ -180,3 +180,16 @@ fn label_alone_makes_controller_known() {
     fleet.live(&mut kubernetes, 25);
     assert!(fleet.permit("worker-1").is_some(), "{}", fleet.says("worker-1"));
 }
+
+/// The record of an older store: worker-2 had the node's name before.
+#[test]
+fn lock_holds_each_machine_with_its_node() {
+    let (mut fleet, mut kubernetes) = tungstenfabric_at_work(&["one"]);
+    let row = fleet.core.facts.machines.get_mut(&machine("worker-2")).expect("a row");
+    std::sync::Arc::make_mut(row).kubernetes_node = Some("worker-1".to_owned());
+    fleet.live(&mut kubernetes, 4);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "{}", fleet.says("worker-1"));
+    fleet.live(&mut kubernetes, 30);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "{}", fleet.says("worker-1"));
+    assert_eq!(fleet.row("worker-2").kubernetes_node, None, "it is certain whose the node is");
+}
