@@ -217,19 +217,6 @@ pub fn granted(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request
     row.map_or(Ok(()), |row| removal_is_heard_of(snapshot, row, request))
 }
 
-/// The controller whose lock a machine under request lacks, though its node has one of that controller's labels.
-#[must_use]
-pub fn promised<'a>(snapshot: &'a ClusterSnapshot<'_>, row: &'a MachineRow) -> Option<&'a str> {
-    if row.guarding_labels.is_empty() || row.update.as_ref()?.standing.is_none() {
-        return None;
-    }
-    let lacks = |controller: &&str| !has_there(snapshot, Some(row), controller);
-    known_there(snapshot, Some(row))
-        .into_iter()
-        .filter(lacks)
-        .find(|name| handshake::guard(snapshot, name, row).is_some())
-}
-
 /// Has this controller a lock in the Kubernetes cluster for the machine, or for the cluster itself?
 fn has_there(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, controller: &str) -> bool {
     let mut held = of(snapshot, row.map(|row| &row.name)).filter(|lock| lock.object.is_some());

@@ -64,8 +64,8 @@ pub fn all<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, Kubernet
     let before = before.into_iter().take(PREFLIGHT_MAX);
     let before = before.filter_map(|view| Some((&view.row.name, look_before(snapshot, view)?)));
     let deferred = targets(snapshot).filter_map(|view| Some((&view.row.name, look_at_deferred(snapshot, view)?)));
-    let guarded = targets(snapshot).filter_map(|view| Some((&view.row.name, look_at_labels(snapshot, view)?)));
-    drains.into_iter().chain(before).chain(deferred.take(PREFLIGHT_MAX)).chain(guarded).collect()
+    let waiting = targets(snapshot).filter_map(|view| Some((&view.row.name, look_at_labels(snapshot, view)?)));
+    drains.into_iter().chain(before).chain(deferred.take(PREFLIGHT_MAX)).chain(waiting).collect()
 }
 
 fn evictions_in_flight(look: &KubernetesObservation) -> usize {
@@ -130,17 +130,22 @@ fn look_at_deferred(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> O
     Some(KubernetesOp::Load { node: node.object.name.clone() })
 }
 
-/// The next question about a machine whose labels keep it waiting for a lock: they may be gone.
+/// The next question about a machine that waits for locks: labels of its node may keep it waiting, and may come and go.
 fn look_at_labels(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<KubernetesOp> {
-    let node = view.row.kubernetes_node.as_ref().filter(|_| waits_by_label(snapshot, view))?;
+    let node = view.row.kubernetes_node.as_ref().filter(|_| waits_for_locks(snapshot, view))?;
     let look = free(snapshot, view)?;
     let age = look.nodes.as_ref().map(|seen| snapshot.now.mono_ms.saturating_sub(seen.at_mono_ms));
     age.is_none_or(|age| age >= REFRESH_MS).then(|| KubernetesOp::Node { name: node.clone() })
 }
 
-/// Does it wait for a lock that its node's labels promise, before its drain?
-fn waits_by_label(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
-    row(view).is_none() && locks::promised(snapshot, view.row).is_some()
+/// Does it wait for an answer to its request, before its drain or between two of its items? What it is given back for
+/// has questions of its own.
+fn waits_for_locks(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+    let asks = spec(snapshot).is_some_and(|spec| spec.maintenance.is_some());
+    let request = view.update().filter(|_| asks).and_then(|mine| mine.request);
+    request.is_some_and(|request| {
+        aim(snapshot, view).is_none() && locks::granted(snapshot, Some(view.row), &request).is_err()
+    })
 }
 
 /// Is it deferred because its workloads can never be moved away as things are?
@@ -267,7 +272,7 @@ pub fn wakes_at(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Optio
     spec(snapshot)?;
     let look = look(view)?;
     let before = (look.nodes.is_some() || look.failure.is_some()) && wants_slot(view);
-    let waits = before || is_undrainable(view) || waits_by_label(snapshot, view);
+    let waits = before || is_undrainable(view) || waits_for_locks(snapshot, view);
     if aim(snapshot, view).is_none() && !waits {
         return None;
     }

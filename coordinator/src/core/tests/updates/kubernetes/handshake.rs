@@ -33,8 +33,25 @@ fn workers(controllers: Vec<ObjectController>) -> (Fleet, Kubernetes) {
 }
 
 fn workers_with(controllers: Vec<ObjectController>, set_up: impl FnOnce(&mut Kubernetes)) -> (Fleet, Kubernetes) {
+    let (mut fleet, mut kubernetes) = controls_with(controllers, &["install"], set_up);
+    for control in ["control-1", "control-2", "control-3"] {
+        handle(&mut fleet, &mut kubernetes);
+        fleet.complete_in(&mut kubernetes, control);
+        fleet.live(&mut kubernetes, 12);
+        assert_eq!((fleet.part(control), fleet.slot(control)), (None, None), "{:?}", fleet.says(control));
+    }
+    kubernetes.log.clear();
+    (fleet, kubernetes)
+}
+
+/// The first control machine has its turn. `items` have changed.
+fn controls_with(
+    controllers: Vec<ObjectController>,
+    items: &[&str],
+    set_up: impl FnOnce(&mut Kubernetes),
+) -> (Fleet, Kubernetes) {
     let mut fleet = at_rest_with(|spec| spec.maintenance = Some(MaintenanceObjects { controllers }));
-    release(&mut fleet, &["install"], 1);
+    release(&mut fleet, items, 1);
     let mut kubernetes = Kubernetes::of(&fleet);
     set_up(&mut kubernetes);
     fleet.ask(update()).expect("starts");
@@ -45,13 +62,6 @@ fn workers_with(controllers: Vec<ObjectController>, set_up: impl FnOnce(&mut Kub
     handle(&mut fleet, &mut kubernetes);
     fleet.lock("ceph", None, LockState::Inactive);
     fleet.live(&mut kubernetes, 12);
-    for control in ["control-1", "control-2", "control-3"] {
-        handle(&mut fleet, &mut kubernetes);
-        fleet.complete_in(&mut kubernetes, control);
-        fleet.live(&mut kubernetes, 12);
-        assert_eq!((fleet.part(control), fleet.slot(control)), (None, None), "{:?}", fleet.says(control));
-    }
-    kubernetes.log.clear();
     (fleet, kubernetes)
 }
 

@@ -193,3 +193,47 @@ fn lock_holds_each_machine_with_its_node() {
     assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "{}", fleet.says("worker-1"));
     assert_eq!(fleet.row("worker-2").kubernetes_node, None, "it is certain whose the node is");
 }
+
+/// Uninstalled between two items of a machine: what is said is done, and it goes on.
+#[test]
+fn controller_that_goes_in_a_turn_has_a_way_out() {
+    let control = "openstack-control-plane=enabled";
+    let open = |kubernetes: &mut Kubernetes| {
+        kubernetes.finalizer = Some(FINALIZER);
+        kubernetes.node("control-1").labels = vec![control.to_owned()];
+        kubernetes.locks.push(lock("openstack", "control-1", "one", LockState::Active));
+    };
+    let (mut fleet, mut kubernetes) = controls_with(vec![openstack()], &["install", "join"], open);
+    handle(&mut fleet, &mut kubernetes);
+    set(&mut kubernetes, "one", LockState::Inactive);
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 12);
+    assert!(fleet.permit("control-1").is_some(), "{}", fleet.says("control-1"));
+    fleet.begin("control-1");
+    set(&mut kubernetes, "one", LockState::Active);
+    fleet.live(&mut kubernetes, 6);
+    fleet.event("control-1", "install", ItemState::Succeeded);
+    fleet.accept("control-1");
+    fleet.live(&mut kubernetes, 6);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LocksActive"), "{}", fleet.says("control-1"));
+    kubernetes.locks.clear();
+    fleet.live(&mut kubernetes, 20);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("ControllerCannotSee"), "{}", fleet.says("control-1"));
+    let way_out = "`kubectl label node control-1 openstack-control-plane-`";
+    assert!(fleet.clears_when("control-1").contains(way_out), "{}", fleet.clears_when("control-1"));
+    kubernetes.node("control-1").labels.clear();
+    fleet.live(&mut kubernetes, 20);
+    assert!(fleet.permit("control-1").is_some(), "{}", fleet.says("control-1"));
+}
+
+/// A label that comes while the machine waits for another controller's lock.
+#[test]
+fn label_that_comes_in_the_wait_counts() {
+    let (mut fleet, mut kubernetes) = tungstenfabric_at_work(&["one"]);
+    kubernetes.node("worker-1").labels = vec![COMPUTE.to_owned()];
+    fleet.live(&mut kubernetes, 10);
+    set(&mut kubernetes, "one", LockState::Inactive);
+    fleet.live(&mut kubernetes, 30);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"), "{}", fleet.says("worker-1"));
+    assert!(kubernetes.is_untouched("worker-1"));
+}
