@@ -140,17 +140,16 @@ pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -
 /// The inactive locks, or the request there.
 pub fn came_back(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
     handshake::may_request(snapshot, node)?;
-    let stale: Vec<&str> = of(snapshot, node)
-        .filter(|lock| lock.state == LockState::Inactive)
-        .map(|lock| lock.key.controller.as_str())
-        .collect();
+    let stale: Vec<&LockRow> = of(snapshot, node).filter(|lock| lock.state == LockState::Inactive).collect();
     if stale.is_empty() || seeded_bug("request-over-inactive-lock") {
         return Ok(());
     }
+    let names: Vec<&str> = stale.iter().map(|lock| lock.key.controller.as_str()).collect();
+    let ways = [Some("it is active again".to_owned()), deleted(node, stale.iter().copied())];
     Err(blocked(
         Reason::LockNotYetActive,
-        format!("the {} of {} is still inactive from the last maintenance", kind(node), stale.join(", ")),
-        "it is active again",
+        format!("the {} of {} is still inactive from the last maintenance", kind(node), names.join(", ")),
+        ways.into_iter().flatten().collect::<Vec<_>>().join("; "),
     ))
 }
 
@@ -261,7 +260,11 @@ pub fn inactive(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, reques
     if open.is_empty() {
         return Ok(());
     }
-    let words: Vec<String> = open.iter().map(|lock| says(snapshot, lock)).collect();
+    let words = open.iter().map(|lock| match is_stale(lock) {
+        true => format!("{}: inactive since before this request; it must be set active once", lock.key.controller),
+        false => says(snapshot, lock),
+    });
+    let words: Vec<String> = words.collect();
     let message = format!("Error: following {}s are still active - {}", kind(node), words.join(","));
     let failed = open.iter().any(|lock| lock.state == LockState::Failed);
     let reason = if failed { Reason::LockFailed } else { Reason::LocksActive };
@@ -379,7 +382,8 @@ fn by_presence<'a>(snapshot: &ClusterSnapshot<'_>, locks: &[&'a LockRow]) -> (Ve
 }
 
 fn clears_when(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, open: &[&LockRow]) -> String {
-    let (there, away) = by_presence(snapshot, open);
+    let (stale, open): (Vec<&LockRow>, Vec<&LockRow>) = open.iter().copied().partition(|lock| is_stale(lock));
+    let (there, away) = by_presence(snapshot, &open);
     let manual = row.filter(|row| row.annotations.get(MIGRATION_MODE).is_some_and(|mode| mode == MANUAL));
     let there = match (manual, there.is_empty()) {
         (_, true) => None,
@@ -389,18 +393,25 @@ fn clears_when(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, open: &
         )),
         (None, false) => Some(format!("{} sets its lock inactive", there.join(" and "))),
     };
+    let once = stale.iter().map(|lock| format!("{} sets its lock active once, then inactive", lock.key.controller));
     let inactive = Some(LockState::Inactive);
     let away = (!away.is_empty()).then(|| connects_or_is_gone(snapshot, &away, inactive));
-    [there, away, left_behind(snapshot, row, open)].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    // Who has seen the request is not gone, but may not know that its lock has to move.
+    let unseen = open.iter().filter(|lock| !handshake::has_seen(snapshot, &lock.key.controller, row));
+    let left = deleted(row.map(|row| &row.name), unseen.chain(&stale).copied());
+    once.chain([there, away, left].into_iter().flatten()).collect::<Vec<_>>().join("; ")
 }
 
-/// The way out of locks in the Kubernetes cluster whose controller may have been uninstalled: it has not seen the
-/// request.
-fn left_behind(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, open: &[&LockRow]) -> Option<String> {
-    let unseen = open.iter().filter(|lock| !handshake::has_seen(snapshot, &lock.key.controller, row));
-    let kind = kind(row.map(|row| &row.name)).to_lowercase();
+/// Is this open lock in the Kubernetes cluster inactive, but from before the request?
+fn is_stale(lock: &LockRow) -> bool {
+    lock.object.is_some() && lock.state == LockState::Inactive
+}
+
+/// The way out of locks in the Kubernetes cluster whose controller may have been uninstalled.
+fn deleted<'a>(node: Option<&MachineName>, locks: impl Iterator<Item = &'a LockRow>) -> Option<String> {
+    let kind = kind(node).to_lowercase();
     let delete: Vec<String> =
-        unseen.filter_map(|lock| Some(format!("`kubectl delete {kind} {}`", lock.object.as_ref()?.name))).collect();
+        locks.filter_map(|lock| Some(format!("`kubectl delete {kind} {}`", lock.object.as_ref()?.name))).collect();
     (!delete.is_empty()).then(|| format!("or, if it was uninstalled, {}", delete.join(", ")))
 }
 
@@ -447,7 +458,8 @@ pub fn returned(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), 
         let (there, gone) = by_presence(snapshot, &away);
         let there = (!there.is_empty()).then(|| format!("{} sets its lock active", there.join(" and ")));
         let gone = (!gone.is_empty()).then(|| connects_or_is_released(snapshot, &gone, Some(LockState::Active)));
-        [there, gone].into_iter().flatten().collect::<Vec<_>>().join("; ")
+        let left = deleted(Some(&row.name), away.iter().copied());
+        [there, gone, left].into_iter().flatten().collect::<Vec<_>>().join("; ")
     };
     if !failed.is_empty() {
         let words: Vec<String> = failed.iter().map(|lock| says(snapshot, lock)).collect();

@@ -237,3 +237,67 @@ fn label_that_comes_in_the_wait_counts() {
     assert_eq!(fleet.why("worker-1").as_deref(), Some("ControllerSilent"), "{}", fleet.says("worker-1"));
     assert!(kubernetes.is_untouched("worker-1"));
 }
+
+/// Left inactive by a controller that was uninstalled: nobody sets it active, and the command is said.
+#[test]
+fn inactive_lock_that_is_left_has_a_way_out() {
+    let of_cluster = |kubernetes: &mut Kubernetes| {
+        let left = lock("tungstenfabric", "", "one", LockState::Inactive);
+        kubernetes.locks.push(LockObject { subject: Subject::Cluster, name: "tf".to_owned(), ..left });
+    };
+    let (mut fleet, mut kubernetes) = controls_with(Vec::new(), &["install"], of_cluster);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("LockNotYetActive"), "{}", fleet.says("control-1"));
+    let way_out = "or, if it was uninstalled, `kubectl delete clusterworkloadlock tf`";
+    assert!(fleet.clears_when("control-1").contains(way_out), "{}", fleet.clears_when("control-1"));
+    kubernetes.locks.clear();
+    for state in [LockState::Active, LockState::Inactive] {
+        fleet.lock("ceph", None, state);
+        fleet.live(&mut kubernetes, 15);
+    }
+    assert!(names(&kubernetes).contains(&"control-1"), "{}", fleet.says("control-1"));
+
+    let (mut fleet, mut kubernetes) = tungstenfabric_at_work(&["one"]);
+    set(&mut kubernetes, "one", LockState::Inactive);
+    fleet.live(&mut kubernetes, 15);
+    fleet.finish("worker-1");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    fleet.live(&mut kubernetes, 15);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksReturning"), "{}", fleet.says("worker-1"));
+    let way_out = "or, if it was uninstalled, `kubectl delete nodeworkloadlock tungstenfabric-worker-1`";
+    assert!(fleet.clears_when("worker-1").contains(way_out), "{}", fleet.clears_when("worker-1"));
+    kubernetes.locks.clear();
+    fleet.live(&mut kubernetes, 6);
+    assert_eq!((fleet.part("worker-1"), fleet.slot("worker-1")), (None, None), "{}", fleet.says("worker-1"));
+}
+
+/// The request was deleted by hand and is made again: a controller without a finalizer may not have seen that.
+#[test]
+fn lock_that_is_inactive_from_before_the_request_has_a_way_out() {
+    for way in ["flips", "is deleted"] {
+        let (mut fleet, mut kubernetes) = workers_with(Vec::new(), |kubernetes| {
+            kubernetes.locks.push(lock("tungstenfabric", "worker-1", "one", LockState::Active));
+        });
+        fleet.live(&mut kubernetes, 6);
+        set(&mut kubernetes, "one", LockState::Inactive);
+        fleet.live(&mut kubernetes, 6);
+        kubernetes.requests.retain(|request| request.name != "worker-1");
+        fleet.live(&mut kubernetes, 15);
+        fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+        assert!(names(&kubernetes).contains(&"worker-1"), "{:?}", kubernetes.requests);
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "{}", fleet.says("worker-1"));
+        let says = "tungstenfabric: inactive since before this request; it must be set active once";
+        assert!(fleet.says("worker-1").contains(says), "{}", fleet.says("worker-1"));
+        let way_out = "tungstenfabric sets its lock active once, then inactive; or, if it was uninstalled, \
+                       `kubectl delete nodeworkloadlock tungstenfabric-worker-1`";
+        assert!(fleet.clears_when("worker-1").contains(way_out), "{}", fleet.clears_when("worker-1"));
+        if way == "flips" {
+            set(&mut kubernetes, "one", LockState::Active);
+            fleet.live(&mut kubernetes, 4);
+            set(&mut kubernetes, "one", LockState::Inactive);
+        } else {
+            kubernetes.locks.clear();
+        }
+        fleet.live(&mut kubernetes, 15);
+        assert!(fleet.permit("worker-1").is_some(), "{way}: {}", fleet.says("worker-1"));
+    }
+}
