@@ -52,7 +52,7 @@ impl<'a> Locks<'a> {
                 None => Some(lock.key.node.as_ref()),
                 Some(Subject::Cluster) => Some(None),
                 // The node may be no machine's.
-                Some(Subject::Node(node)) => nodes.get(node.as_str()).copied().map(Some),
+                Some(Subject::Node(node) | Subject::Deletion(node)) => nodes.get(node.as_str()).copied().map(Some),
             };
             if let Some(node) = node {
                 by_node.entry(node).or_default().push(lock);
@@ -205,6 +205,7 @@ pub fn granted(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request
     }
     let there = handshake::stands(snapshot, row)?;
     inactive(snapshot, row, request)?;
+    row.map_or(Ok(()), |row| handshake::lets_delete(snapshot, row))?;
     answered(snapshot, row.map(|row| &row.name), request)?;
     if let Some((object, standing)) = &there {
         answered_there(snapshot, row, (object, standing))?;
