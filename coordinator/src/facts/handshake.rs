@@ -151,6 +151,8 @@ pub struct HandshakeObservation {
     pub change_failure: Option<KubernetesFailure>,
     /// Time of the last creation, in monotonic milliseconds: while it has no answer it may yet be carried out.
     pub unsettled_mono_ms: Option<u64>,
+    /// When a NodeDeletionRequest of ours was seen last, by its node, in monotonic milliseconds.
+    pub deletions: BTreeMap<String, u64>,
     /// Since when a request has borne a finalizer, by UID and finalizer, in monotonic milliseconds.
     pub finalizers: BTreeMap<(String, String), u64>,
 }

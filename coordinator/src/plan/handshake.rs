@@ -192,6 +192,7 @@ fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<
         is_ours(snapshot, request)
             && !request.deleting
             && !wants_review(request)
+            && !outlasts_deletion(snapshot, request)
             && wanted.iter().all(|new| (&new.subject, &new.name) != (&request.subject, &request.name))
     };
     let old = |request: &RequestObject| OldRequest {
@@ -200,6 +201,16 @@ fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<
         uid: request.uid.clone(),
     };
     requests.iter().filter(is_over).map(old).take(CHANGES_MAX).collect()
+}
+
+/// Has a machine that stays to keep its request for a while: was the request for the end of its node there a moment ago?
+/// A controller at work on that one lets the machine go at its end. Only the other request's end brings it back.
+fn outlasts_deletion(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
+    let Subject::Node(node) = &request.subject else { return false };
+    let mut rows = snapshot.machines.iter().map(|view| view.row);
+    let stays = rows.any(|row| is_about(request, row) && !row.has_left_kubernetes());
+    let seen = look(snapshot).and_then(|look| look.deletions.get(node));
+    stays && seen.is_some_and(|at| snapshot.now.mono_ms < at.saturating_add(facts::SETTLE_MS))
 }
 
 /// The next question. One at a time.
@@ -265,7 +276,8 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
         let every_ms = every_ms(snapshot, &seen.what);
         [every_ms, AFTER_CHANGE_MS, CHANGE_WITHIN_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms))
     });
-    let seen = look.finalizers.values().map(|since| later(*since, facts::SETTLE_MS));
+    let seen = look.finalizers.values().chain(look.deletions.values());
+    let seen = seen.map(|since| later(*since, facts::SETTLE_MS));
     let unsettled = look.unsettled_mono_ms.map(|at| later(at, SETTLE_MS));
     let inherited = later(snapshot.facts.live.started_mono_ms, SETTLE_MS);
     let moments = listed.chain(seen).chain(unsettled).chain([free_at(look), inherited]);

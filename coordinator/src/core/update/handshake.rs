@@ -8,7 +8,8 @@ use super::kubernetes::is_same_cluster;
 use crate::{
     core::{About, Effect, KubernetesQuestion},
     facts::{
-        Facts, KubernetesAsked, LockKey, LockOf, LockRow, PutAnnotations, Seen, StandingRequest, Transaction,
+        Facts, KubernetesAsked, LockKey, LockOf, LockRow, PutAnnotations, SETTLE_MS, Seen, StandingRequest,
+        Transaction,
         handshake::{HandshakeObjects, LockObject, NodeAnnotations, RequestObject, Subject},
         kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
     },
@@ -141,7 +142,14 @@ fn listed(
 ) {
     note_standing(tx, cluster, &requests, now);
     note_locks(tx, cluster, locks, now);
+    let is_ours = |request: &&RequestObject| request.requested_by.as_deref() == Some(cluster.as_str());
     let look = tx.handshake_mut(cluster);
+    for request in requests.iter().filter(is_ours) {
+        if let Subject::Deletion(node) = &request.subject {
+            look.deletions.insert(node.clone(), now.mono_ms);
+        }
+    }
+    look.deletions.retain(|_, at| now.mono_ms < at.saturating_add(SETTLE_MS));
     let known = std::mem::take(&mut look.finalizers);
     let borne = requests
         .iter()
