@@ -44,7 +44,7 @@ pub use kubernetes_live::{EvictedPod, KubernetesAsked, KubernetesObservation, Un
 pub use live::{ItemActivity, ItemInputs, Items, Live, MachineLive, UnprovenClaim, Unresolved};
 pub use lock_rows::{LockKey, LockOf, LockRow, SETTLE_MS};
 pub use rate::{Rate, Used};
-pub use removal_rows::{DepartingNode, Departure, RemovalRow};
+pub use removal_rows::{DepartingNode, DepartingObject, Departure, RemovalRow};
 pub use rows::{
     Assigned, ClusterRow, ItemOverride, LeftOut, MachineRow, Meta, RolloutRow, Slot, SpecRow, Stage, StageRow,
 };

@@ -171,7 +171,7 @@ fn is_object(tx: &Transaction<'_>, controller: &str, locks: &[LockKey]) -> Refus
     let first = locks.iter().find_map(of);
     let kind = match first.as_ref().map(|object| &object.subject) {
         Some(Subject::Cluster) => "clusterworkloadlock",
-        Some(Subject::Node(_)) | None => "nodeworkloadlock",
+        Some(Subject::Node(_) | Subject::Deletion(_)) | None => "nodeworkloadlock",
     };
     let name = first.map(|object| object.name).unwrap_or_default();
     let message = format!(

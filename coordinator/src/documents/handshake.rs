@@ -5,7 +5,7 @@ mod cluster_states;
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{ClusterName, MachineName, Now},
+    model::{Blocked, ClusterName, MachineName, Now},
     resource::{Document, Lock, LockSpec, LockStatus, Metadata, Request, RequestSpec, RequestStatus},
 };
 
@@ -15,7 +15,7 @@ use super::{at, snapshots};
 use crate::{
     facts::{Facts, LockRow, handshake::Subject},
     plan::{
-        Limits, locks as answers,
+        Limits, handshake, locks as answers,
         requests::{Requested, requested},
         snapshot::ClusterSnapshot,
     },
@@ -32,7 +32,9 @@ fn lock(facts: &Facts, row: &LockRow) -> Lock {
     let node = match row.object.as_ref().map(|object| &object.subject) {
         None => row.key.node.as_ref().map(MachineName::as_str),
         Some(Subject::Cluster) => None,
-        Some(Subject::Node(node)) => Some(machine_of(facts, &row.key.cluster, node).unwrap_or(node)),
+        Some(Subject::Node(node) | Subject::Deletion(node)) => {
+            Some(machine_of(facts, &row.key.cluster, node).unwrap_or(node))
+        }
     };
     let of = node.unwrap_or(row.key.cluster.as_str());
     let kind = if node.is_some() { "NodeWorkloadLock" } else { "ClusterWorkloadLock" };
@@ -74,9 +76,33 @@ pub fn requests(facts: &Facts, wanted: impl Fn(&ClusterName) -> bool, limits: &L
     snapshots(facts, wanted, limits, now)
         .iter()
         .flat_map(|snapshot| {
-            requested(facts, &snapshot.cluster.name).map(|requested| request(snapshot, requested)).collect::<Vec<_>>()
+            let all = requested(facts, &snapshot.cluster.name);
+            all.flat_map(|requested| {
+                let own = request(snapshot, requested);
+                let deletion = deletion(snapshot, requested, &own);
+                [Some(own), deletion].into_iter().flatten()
+            })
+            .collect::<Vec<_>>()
         })
         .collect()
+}
+
+/// The request for the end of the node of a machine that is removed, once it stands beside the machine's own.
+fn deletion(snapshot: &ClusterSnapshot<'_>, requested: Requested<'_>, own: &Request) -> Option<Request> {
+    let row = requested.machine.filter(|_| requested.removal)?;
+    let standing = row.update.as_ref()?.standing_deletion.as_ref()?;
+    let waits = handshake::lets_delete(snapshot, row).err();
+    let metadata = Metadata { creation_timestamp: at(standing.since_ms), ..own.metadata.clone() };
+    let kind = "NodeDeletionRequest".to_owned();
+    let spec = RequestSpec { kind, uid: Some(standing.uid.clone()), ..own.spec.clone() };
+    Some(Document { metadata, spec, status: status(waits) })
+}
+
+fn status(waits: Option<Blocked>) -> RequestStatus {
+    RequestStatus {
+        state: if waits.is_some() { "waiting" } else { "granted" }.to_owned(),
+        message: waits.map(|waits| waits.message).unwrap_or_default(),
+    }
 }
 
 fn request(snapshot: &ClusterSnapshot<'_>, requested: Requested<'_>) -> Request {
@@ -103,9 +129,6 @@ fn request(snapshot: &ClusterSnapshot<'_>, requested: Requested<'_>) -> Request 
             release: release.to_owned(),
             uid: standing.map(|standing| standing.uid.clone()),
         },
-        status: RequestStatus {
-            state: if waits.is_some() { "waiting" } else { "granted" }.to_owned(),
-            message: waits.map(|waits| waits.message).unwrap_or_default(),
-        },
+        status: status(waits),
     }
 }

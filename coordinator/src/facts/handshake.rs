@@ -22,6 +22,19 @@ pub enum Subject {
     Cluster,
     /// The node of this name.
     Node(String),
+    /// The end of the node of this name: it leaves the cluster for good.
+    Deletion(String),
+}
+
+impl Subject {
+    /// Name of the node. None: it is the cluster.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::Cluster => None,
+            Self::Node(node) | Self::Deletion(node) => Some(node),
+        }
+    }
 }
 
 /// A request to make.
@@ -57,7 +70,7 @@ pub struct OldRequest {
     pub uid: String,
 }
 
-/// A ClusterMaintenanceRequest or NodeMaintenanceRequest in the cluster.
+/// A ClusterMaintenanceRequest, NodeMaintenanceRequest or NodeDeletionRequest in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestObject {
     /// What it is about.
@@ -87,6 +100,8 @@ pub struct LockObject {
     pub uid: String,
     /// `spec.controllerName`.
     pub controller: String,
+    /// `spec.nodeDeletionRequestSupported`: its controller answers NodeDeletionRequests.
+    pub takes_deletion: bool,
     /// Its state. Without a status it is active.
     pub state: LockState,
     /// `status.errorMessage` on one line, without the time at its beginning: an error, or progress.

@@ -67,6 +67,14 @@ pub enum KubernetesOp {
         /// The pod.
         pod: PodRef,
     },
+    /// Delete a node with a UID precondition: its machine leaves for good. One that is gone, or was made anew, is no
+    /// failure. Answered with [`KubernetesReply::Done`].
+    DeleteNode {
+        /// The node's name.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
     /// Nodes, API servers and etcd members of control machines: `/readyz` at each address, with the kubeconfig's port,
     /// CA and TLS server name; and the health of etcd, asked by each machine's own agent. Answered with
     /// [`KubernetesReply::ControlPlane`].
@@ -288,7 +296,7 @@ pub enum KubernetesReply {
         /// The DaemonSets.
         found: DaemonSets,
     },
-    /// The event is recorded, or every request is there or being deleted.
+    /// The event is recorded, every request is there or being deleted, or the node is being deleted.
     Done,
 }
 
@@ -322,6 +330,10 @@ pub struct KubernetesNode {
     pub unschedulable: bool,
     /// Is its condition Ready True?
     pub ready: bool,
+    /// Is it being deleted? It is gone when its finalizers are.
+    pub deleting: bool,
+    /// Its finalizers: whose release its end waits for.
+    pub finalizers: Vec<String>,
     /// Value of [`DRAINED_FOR`], verbatim: clean it before showing it.
     pub drained_for: Option<String>,
     /// Is [`KEEP_CORDONED`] set, to anything but `false`?

@@ -64,6 +64,8 @@ pub struct KubernetesObservation {
     pub undeleted: BTreeMap<String, Seen<Deletion>>,
     /// Time of the last deletion of a pod, in monotonic milliseconds. The numbers of its budget follow late.
     pub deleted_mono_ms: Option<u64>,
+    /// Time of the last order to delete a removed machine's node, in monotonic milliseconds.
+    pub node_deleted_mono_ms: Option<u64>,
     /// Pods evicted or deleted in this drain, by UID.
     pub evicted: BTreeMap<String, EvictedPod>,
     /// Number of the last eviction's question. Lists of pods that were asked for earlier prove nothing.

@@ -57,6 +57,9 @@ pub struct LockOf {
     pub name: String,
     /// What it guards.
     pub subject: Subject,
+    /// Its controller answers NodeDeletionRequests.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub takes_deletion: bool,
 }
 
 /// A workload lock: an application controller's statement about a machine or the cluster.

@@ -184,6 +184,9 @@ pub struct MachineUpdate {
     /// The object that stands for the request in the Kubernetes cluster. None: none was seen yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<StandingRequest>,
+    /// The same for its NodeDeletionRequest, while it is removed for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing_deletion: Option<StandingRequest>,
     /// Annotations for application controllers on its Kubernetes node. None: none of Muster's are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_annotations: Option<PutAnnotations>,

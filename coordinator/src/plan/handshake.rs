@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{Blocked, MachineName, MaintenanceObjects, ObjectController, Reason};
+use muster_proto::model::{Blocked, MachineName, MaintenanceObjects, ObjectController, Reason, Scope};
 
 use super::{
     drain::kubernetes::{self, FRESH_MS, SETTLE_MS},
-    locks::CONTROLLERS_PREFIX,
+    locks::{self, CONTROLLERS_PREFIX},
     requests::{Requested, requested},
     safety::{self, blocked},
     snapshot::ClusterSnapshot,
 };
 use crate::facts::{
-    self, Facts, HandshakeObservation, MachineRow, Seen, StandingRequest,
+    self, Facts, HandshakeObservation, LockRow, MachineRow, Seen, StandingRequest,
     handshake::{NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
     kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
 };
@@ -107,27 +107,50 @@ fn subject(row: Option<&MachineRow>) -> Option<Subject> {
 /// The requests that are to exist in the cluster.
 fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
     let cluster = &snapshot.cluster.name;
-    let object = |Requested { machine, scope, .. }: Requested<'_>| {
-        let subject = subject(machine)?;
+    let stays = |requested: &Requested<'_>| !requested.machine.is_some_and(MachineRow::has_left_kubernetes);
+    let objects = requested(snapshot.facts, cluster).filter(stays).flat_map(|requested| {
+        let Requested { machine, scope, .. } = requested;
+        let deletion = deletion(snapshot, &requested);
+        subject(machine).into_iter().chain(deletion).map(move |subject| (subject, scope)).collect::<Vec<_>>()
+    });
+    let object = |(subject, scope): (Subject, Scope)| {
         let name = name_of(snapshot, &subject);
-        Some(NewRequest { subject, name, scope, requested_by: cluster.to_string() })
+        NewRequest { subject, name, scope, requested_by: cluster.to_string() }
     };
-    requested(snapshot.facts, cluster).filter_map(object).collect()
+    objects.map(object).collect()
+}
+
+/// The end of a machine's node, if it is to be requested beside its maintenance: a controller answers such requests.
+fn deletion(snapshot: &ClusterSnapshot<'_>, requested: &Requested<'_>) -> Option<Subject> {
+    let row = requested.machine.filter(|_| requested.removal)?;
+    deletes(snapshot, row).then(|| row.kubernetes_node.clone().map(Subject::Deletion))?
+}
+
+/// Is the end of this machine's node requested, or about to be? A removal that waits for no controller requests none.
+fn deletes(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> bool {
+    let stands = row.update.as_ref().is_some_and(|mine| mine.standing_deletion.is_some());
+    let by_turn = row.removal.as_ref().is_some_and(|removal| removal.by_turn && removal.departure.is_none());
+    row.is_removed() && (stands || (by_turn && takers(snapshot, row).next().is_some()))
+}
+
+/// Controllers with a lock for this machine that answer the request for the end of its node.
+fn takers<'a>(snapshot: &'a ClusterSnapshot<'_>, row: &'a MachineRow) -> impl Iterator<Item = &'a str> {
+    let takes = |lock: &&LockRow| lock.object.as_ref().is_some_and(|object| object.takes_deletion);
+    locks::of(snapshot, Some(&row.name)).filter(takes).map(|lock| lock.key.controller.as_str())
 }
 
 /// Name of our request about this.
 fn name_of(snapshot: &ClusterSnapshot<'_>, subject: &Subject) -> String {
     match subject {
         Subject::Cluster => snapshot.cluster.name.to_string(),
-        Subject::Node(node) => node.clone(),
+        Subject::Node(node) | Subject::Deletion(node) => node.clone(),
     }
 }
 
 /// Is a request about this impossible beside that one: it is about the same, or has the name that ours would have?
 fn takes_place(snapshot: &ClusterSnapshot<'_>, request: &RequestObject, subject: &Subject) -> bool {
-    let of_node = |subject: &Subject| matches!(subject, Subject::Node(_));
-    let has_name = of_node(subject) && of_node(&request.subject) && request.name == name_of(snapshot, subject);
-    request.subject == *subject || has_name
+    let has_name = subject.node().is_some() && request.name == name_of(snapshot, subject);
+    request.subject == *subject || (has_name && kind(&request.subject) == kind(subject))
 }
 
 fn is_ours(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
@@ -139,7 +162,7 @@ fn to_make(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<Ne
     let is_free = |new: &NewRequest| !requests.iter().any(|known| takes_place(snapshot, known, &new.subject));
     let waits = to_annotate(snapshot);
     let is_annotated =
-        |new: &NewRequest| waits.iter().all(|(_, wanted)| Subject::Node(wanted.node.clone()) != new.subject);
+        |new: &NewRequest| waits.iter().all(|(_, wanted)| Some(wanted.node.as_str()) != new.subject.node());
     wanted(snapshot).into_iter().filter(is_free).filter(is_annotated).take(CHANGES_MAX).collect()
 }
 
@@ -159,7 +182,8 @@ pub fn to_annotate<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, 
             Some(put) => put.confirmed && put.values == values,
             None => values.is_empty(),
         };
-        (!is_done && !row.needs_review).then(|| (&row.name, NodeAnnotations { node: node.clone(), values }))
+        (!is_done && !row.needs_review && !row.has_left_kubernetes())
+            .then(|| (&row.name, NodeAnnotations { node: node.clone(), values }))
     });
     due.take(CHANGES_MAX).collect()
 }
@@ -169,7 +193,7 @@ fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<
     let wanted = wanted(snapshot);
     let wants_review = |request: &RequestObject| {
         let mut rows = snapshot.machines.iter().map(|view| view.row);
-        rows.any(|row| row.needs_review && subject(Some(row)).as_ref() == Some(&request.subject))
+        rows.any(|row| row.needs_review && is_about(request, row))
     };
     let is_over = |request: &&RequestObject| {
         is_ours(snapshot, request)
@@ -296,20 +320,45 @@ pub fn stands<'a>(
     row: Option<&MachineRow>,
 ) -> Result<Option<(&'a RequestObject, StandingRequest)>, Blocked> {
     let Some(subject) = subject(row).filter(|_| spec(snapshot).is_some()) else { return Ok(None) };
+    stands_as(snapshot, row, &subject, standing(snapshot, row))
+}
+
+/// The same for a request about this.
+fn stands_as<'a>(
+    snapshot: &ClusterSnapshot<'a>,
+    row: Option<&MachineRow>,
+    subject: &Subject,
+    standing: Option<StandingRequest>,
+) -> Result<Option<(&'a RequestObject, StandingRequest)>, Blocked> {
     let seen = match fresh(snapshot) {
         // Its locks stay as they were seen last.
         Err(_) if row.is_some_and(|row| kubernetes::is_without_control_plane(snapshot, row)) => return Ok(None),
         seen => seen?,
     };
-    let standing = standing(snapshot, row);
-    match seen.what.iter().find(|request| takes_place(snapshot, request, &subject)) {
+    match seen.what.iter().find(|request| takes_place(snapshot, request, subject)) {
         Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(request)),
         Some(request) => match standing.filter(|standing| standing.uid == request.uid) {
             Some(standing) => Ok(Some((request, standing))),
-            None => Err(about_to_be_made(snapshot)),
+            None => Err(about_to_be_made(snapshot, subject)),
         },
-        None => Err(about_to_be_made(snapshot)),
+        None => Err(about_to_be_made(snapshot, subject)),
     }
+}
+
+/// Does the request for the end of this machine's node stand, and have the controllers that answer such requests
+/// handled it, as far as they show it? Their locks are asked apart.
+///
+/// # Errors
+/// Why it does not stand yet, or who has not handled it.
+pub fn lets_delete(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), Blocked> {
+    let node = row.kubernetes_node.clone().filter(|_| spec(snapshot).is_some() && deletes(snapshot, row));
+    let Some(subject) = node.map(Subject::Deletion) else { return Ok(()) };
+    let standing = row.update.as_ref().and_then(|mine| mine.standing_deletion.clone());
+    let Some((request, _)) = stands_as(snapshot, Some(row), &subject, standing)? else { return Ok(()) };
+    takers(snapshot, row).try_for_each(|controller| match marks(snapshot, controller).1 {
+        Some(handled) => is_handled(controller, request, handled),
+        None => settles(snapshot, controller, first_seen(snapshot, request)),
+    })
 }
 
 fn standing(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>) -> Option<StandingRequest> {
@@ -319,8 +368,13 @@ fn standing(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>) -> Option<
     }
 }
 
-fn about_to_be_made(snapshot: &ClusterSnapshot<'_>) -> Blocked {
-    is_changing(snapshot, Reason::LocksActive, "the maintenance is about to be requested in the Kubernetes cluster")
+fn about_to_be_made(snapshot: &ClusterSnapshot<'_>, subject: &Subject) -> Blocked {
+    let what = match subject {
+        Subject::Cluster | Subject::Node(_) => "the maintenance",
+        Subject::Deletion(_) => "the end of its node",
+    };
+    let message = format!("{what} is about to be requested in the Kubernetes cluster");
+    is_changing(snapshot, Reason::LocksActive, &message)
 }
 
 /// Another request in the place of ours, or one that is not gone yet.
@@ -355,6 +409,7 @@ const fn kind(subject: &Subject) -> &'static str {
     match subject {
         Subject::Cluster => "ClusterMaintenanceRequest",
         Subject::Node(_) => "NodeMaintenanceRequest",
+        Subject::Deletion(_) => "NodeDeletionRequest",
     }
 }
 
@@ -378,12 +433,25 @@ pub fn may_be_left(facts: &Facts, row: &MachineRow) -> bool {
     let cluster = &row.spec.cluster_name;
     let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
     let has_it = kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some());
-    let Some(subject) = row.kubernetes_node.clone().map(Subject::Node).filter(|_| has_it) else { return false };
-    let ours = |request: &RequestObject| {
-        request.subject == subject && request.requested_by.as_deref() == Some(cluster.as_str())
-    };
+    if row.kubernetes_node.is_none() || !has_it {
+        return false;
+    }
+    let ours =
+        |request: &RequestObject| is_about(request, row) && request.requested_by.as_deref() == Some(cluster.as_str());
     let look = facts.live.handshakes.get(cluster);
     look.and_then(|look| look.requests.as_ref()).is_none_or(|seen| seen.what.iter().any(ours))
+}
+
+/// Requests about a machine that are still there, as far as the last list shows, for its operator. None: none.
+#[must_use]
+pub fn left_behind(facts: &Facts, row: &MachineRow) -> Option<String> {
+    let cluster = &row.spec.cluster_name;
+    let seen = facts.live.handshakes.get(cluster)?.requests.as_ref()?;
+    let ours = |request: &&RequestObject| {
+        is_about(request, row) && request.requested_by.as_deref() == Some(cluster.as_str()) && request.deleting
+    };
+    let left: Vec<String> = seen.what.iter().filter(ours).map(|request| held(request).message).collect();
+    (!left.is_empty()).then(|| left.join("; "))
 }
 
 fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Blocked {
@@ -399,14 +467,16 @@ fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Block
 /// # Errors
 /// Who holds it, or why that is unknown.
 pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), Blocked> {
-    let Some(subject) = subject(Some(row)).filter(|_| spec(snapshot).is_some()) else { return Ok(()) };
+    if row.kubernetes_node.is_none() || spec(snapshot).is_none() {
+        return Ok(());
+    }
     let last = look(snapshot).and_then(|look| look.requests.as_ref());
     let seen = match fresh(snapshot) {
         // The wait for it is over: nobody asks about it any more, and what was seen last is said.
         Err(_) if row.update.is_none() => last,
         seen => Some(seen?),
     };
-    let ours = |request: &&RequestObject| request.subject == subject && is_ours(snapshot, request);
+    let ours = |request: &&RequestObject| is_about(request, row) && is_ours(snapshot, request);
     if let Some(request) = seen.and_then(|seen| seen.what.iter().find(ours)) {
         return Err(about_to_go(snapshot, request));
     }
@@ -423,6 +493,22 @@ pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), B
             format!("{} s have passed without it", SETTLE_MS / 1_000),
         )),
     }
+}
+
+/// Are the requests about a machine that has left Kubernetes gone from there?
+///
+/// # Errors
+/// Who holds one, or why that is unknown.
+pub fn is_withdrawn(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), Blocked> {
+    let mine = row.update.as_ref();
+    let requested =
+        mine.is_some_and(|mine| mine.request.is_some() || mine.standing.is_some() || mine.standing_deletion.is_some());
+    if !requested || row.kubernetes_node.is_none() || spec(snapshot).is_none() {
+        return Ok(());
+    }
+    let mut seen = fresh(snapshot)?.what.iter();
+    let ours = seen.find(|request| is_about(request, row) && is_ours(snapshot, request));
+    ours.map_or(Ok(()), |request| Err(about_to_go(snapshot, request)))
 }
 
 /// Until when a request without an answer may still be made, in monotonic milliseconds. The previous coordinator may
@@ -541,16 +627,29 @@ fn has_answered(
         ));
     }
     match handled {
-        Some(handled) if !request.annotations.iter().any(|known| known == handled) => Err(blocked(
-            Reason::LocksSettling,
-            format!("{controller} has seen {kind} {}, and has not handled it yet", request.name),
-            format!("its annotation {handled} is there, or its lock"),
-        )),
-        Some(_) => Ok(()),
+        Some(handled) => is_handled(controller, request, handled),
         None => {
             let key = (request.uid.clone(), finalizer.to_owned());
             let since = look(snapshot).and_then(|look| look.finalizers.get(&key)).copied();
             settles(snapshot, controller, since)
         }
     }
+}
+
+/// Has the controller put its annotation on the request, as it does when it is through with it?
+fn is_handled(controller: &str, request: &RequestObject, handled: &str) -> Result<(), Blocked> {
+    if request.annotations.iter().any(|known| known == handled) {
+        return Ok(());
+    }
+    let kind = kind(&request.subject);
+    Err(blocked(
+        Reason::LocksSettling,
+        format!("{controller} has not handled {kind} {} yet", request.name),
+        format!("its annotation {handled} is there, or its lock"),
+    ))
+}
+
+/// Is the request about the node of this machine?
+fn is_about(request: &RequestObject, row: &MachineRow) -> bool {
+    row.kubernetes_node.is_some() && request.subject.node() == row.kubernetes_node.as_deref()
 }

@@ -54,7 +54,7 @@ impl<'a> Locks<'a> {
                 None => by_node.entry(lock.key.node.as_ref()).or_default().push(lock),
                 Some(Subject::Cluster) => by_node.entry(None).or_default().push(lock),
                 // The node may be no machine's. Where the records name two, it guards both.
-                Some(Subject::Node(node)) => {
+                Some(Subject::Node(node) | Subject::Deletion(node)) => {
                     for machine in nodes.get(node.as_str()).into_iter().flatten() {
                         by_node.entry(Some(*machine)).or_default().push(lock);
                     }
@@ -209,6 +209,7 @@ pub fn granted(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, request
     }
     let there = handshake::stands(snapshot, row)?;
     inactive(snapshot, row, request)?;
+    row.map_or(Ok(()), |row| handshake::lets_delete(snapshot, row))?;
     answered(snapshot, row.map(|row| &row.name), request)?;
     if let Some((object, _)) = there {
         answered_there(snapshot, row, object)?;

@@ -1,8 +1,9 @@
 //! Removal of a machine: when it may leave the swarm, and what is left to do. With the graceful policy it first goes
 //! out of service like a machine in maintenance (`update::maintenance`). Then it departs: a manager is demoted, its
-//! engine leaves, a manager removes the node, and its row is dropped. Level-triggered; [`questions`] says what to ask
-//! next.
+//! engine leaves, a manager removes the node; its Node object leaves Kubernetes ([`kubernetes`]); and its row is
+//! dropped. Level-triggered; [`questions`] says what to ask the swarm next.
 
+pub mod kubernetes;
 pub mod questions;
 
 use muster_proto::{
@@ -19,7 +20,7 @@ use super::{
     swarm,
     update::{maintenance, waits},
 };
-use crate::facts::{DepartingNode, RemovalRow};
+use crate::facts::{DepartingNode, DepartingObject, RemovalRow};
 
 /// A step to record for a machine under removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +36,10 @@ pub struct Step {
 pub enum RemovalStep {
     /// It starts to leave the swarm.
     Depart(DepartingNode),
-    /// Its node in the swarm is now known.
+    /// Its node in the swarm is now known, or gone.
     Node(DepartingNode),
+    /// Its node in Kubernetes is now known, or gone.
+    Object(DepartingObject),
     /// Only its rows are left.
     Drop,
     /// Its removal was aborted, and it has released everything.
@@ -70,10 +73,18 @@ fn step(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &RemovalRow
         return may_depart(snapshot, view, row).is_ok().then(|| RemovalStep::Depart(first_node(snapshot, view, row)));
     };
     match &departure.node {
-        DepartingNode::Unknown | DepartingNode::Node(_) if is_alone(snapshot, view) => Some(RemovalStep::Drop),
+        DepartingNode::Unknown | DepartingNode::Node(_) if is_alone(snapshot, view) => Some(is_out(snapshot)),
         DepartingNode::Unknown => identified(snapshot, view, row).map(RemovalStep::Node),
-        DepartingNode::Absent => Some(RemovalStep::Drop),
-        DepartingNode::Node(_) => questions::is_forgotten(snapshot, view).then_some(RemovalStep::Drop),
+        DepartingNode::Absent => kubernetes::step(snapshot, view, row),
+        DepartingNode::Node(_) => questions::is_forgotten(snapshot, view).then(|| is_out(snapshot)),
+    }
+}
+
+/// It is out of the swarm. Recorded where something else follows, so that the swarm is asked no more.
+fn is_out(snapshot: &ClusterSnapshot<'_>) -> RemovalStep {
+    match snapshot.spec.kubernetes {
+        Some(_) => RemovalStep::Node(DepartingNode::Absent),
+        None => RemovalStep::Drop,
     }
 }
 
@@ -207,6 +218,9 @@ fn identified(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &Remo
 /// Deadline of a departure, Unix milliseconds. After it the departure is still retried, and an operator is told.
 #[must_use]
 pub fn deadline_ms(snapshot: &ClusterSnapshot<'_>, row: &RemovalRow) -> Option<u64> {
+    if let Some(departure) = kubernetes::departure(snapshot, row) {
+        return Some(kubernetes::deadline_ms(snapshot, departure));
+    }
     let begun_ms = row.departure.as_ref()?.since_ms.max(snapshot.facts.live.started_wall_ms);
     Some(begun_ms.saturating_add(snapshot.spec.update_deadlines.swarm_drain.after_ms))
 }
@@ -236,7 +250,7 @@ pub fn waits(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<B
         return Some(may_depart(snapshot, view, row).err().unwrap_or_else(about));
     };
     let waits = match &departure.node {
-        DepartingNode::Absent => about(),
+        DepartingNode::Absent => return Some(kubernetes::waits(snapshot, view, row)),
         DepartingNode::Unknown | DepartingNode::Node(_) => questions::waits(snapshot, view),
     };
     if is_late(snapshot, row) {
@@ -274,7 +288,7 @@ pub fn phase(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Option<&
 pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
     let moments = snapshot.machines.iter().filter_map(|view| {
         let row = view.row.removal.as_ref()?;
-        let asks = questions::wakes_at(snapshot, view);
+        let asks = questions::wakes_at(snapshot, view).into_iter().chain(kubernetes::wakes_at(snapshot, view));
         let asks = asks.map(|mono_ms| snapshot.now.wall_ms + mono_ms.saturating_sub(snapshot.now.mono_ms));
         deadline_ms(snapshot, row).into_iter().chain(asks).filter(|at| *at > snapshot.now.wall_ms).min()
     });

@@ -133,6 +133,8 @@ reasons! {
     KubernetesUncordoned: Waiting,
     /// Its Kubernetes node is made schedulable again.
     KubernetesUncordoning: Waiting,
+    /// The node of a removed machine is deleted from Kubernetes, or the requests about it are.
+    LeavingKubernetes: Waiting,
     /// A removed machine is demoted, leaves the swarm, or is forgotten by a manager.
     LeavingSwarm: Waiting,
     /// Its ledger is older than what it has reported: nothing starts there.

@@ -55,6 +55,6 @@ fn forced_pod_is_deleted_by_uid() -> Result<()> {
     });
     ensure!(cordoned.context("its cordon")?.at < deletions[0].at, "after the cordon");
     fleet.ctl(&["get", "audit"])?.exits(0)?.says(&["drain-force", &uid])?;
-    fleet.ctl(&["kubernetes", "check", "e2e"])?.says(&["may delete pods", "all 17"])?;
+    fleet.ctl(&["kubernetes", "check", "e2e"])?.says(&["may delete pods", "all 18"])?;
     fleet.done()
 }

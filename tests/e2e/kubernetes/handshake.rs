@@ -9,10 +9,11 @@ use super::{workers::*, *};
 
 /// Kills below which a run proves too little.
 const KILLS_MIN: usize = 20;
-const REQUESTS: &str = "nodemaintenancerequests.lcm.mirantis.com";
-const LOCKS: &str = "nodeworkloadlocks.lcm.mirantis.com";
-const CLUSTER_LOCKS: &str = "clusterworkloadlocks.lcm.mirantis.com";
-const CLUSTER_REQUESTS: &str = "clustermaintenancerequests.lcm.mirantis.com";
+pub(super) const REQUESTS: &str = "nodemaintenancerequests.lcm.mirantis.com";
+pub(super) const LOCKS: &str = "nodeworkloadlocks.lcm.mirantis.com";
+pub(super) const CLUSTER_LOCKS: &str = "clusterworkloadlocks.lcm.mirantis.com";
+pub(super) const CLUSTER_REQUESTS: &str = "clustermaintenancerequests.lcm.mirantis.com";
+const DELETION_REQUESTS: &str = "nodedeletionrequests.lcm.mirantis.com";
 
 /// The rights of packaging/kubernetes/rbac.yaml and rbac-maintenance.yaml.
 fn rights_with_maintenance() -> Result<Vec<Rule>> {
@@ -21,7 +22,7 @@ fn rights_with_maintenance() -> Result<Vec<Rule>> {
 }
 
 /// Rockoon with work to do, faster than the real one: it tries again after seconds, where that does after a minute.
-fn quick() -> RockoonConfig {
+pub(super) fn quick() -> RockoonConfig {
     RockoonConfig {
         deployment: Some("osh-dev".to_owned()),
         retry: Duration::from_secs(3),
@@ -46,9 +47,9 @@ fn role(machine: &str) -> &'static str {
 }
 
 /// A fleet of OpenStack: the cluster on it, and its controller.
-struct OpenStack {
-    fleet: Fleet,
-    kubernetes: Kubernetes,
+pub(super) struct OpenStack {
+    pub(super) fleet: Fleet,
+    pub(super) kubernetes: Kubernetes,
     rockoon: Rockoon,
     machines: Vec<String>,
     workers: usize,
@@ -56,7 +57,7 @@ struct OpenStack {
 
 impl OpenStack {
     /// So many control machines and computes, deployed.
-    fn deployed(name: &str, (controls, computes): (usize, usize), config: RockoonConfig) -> Result<Self> {
+    pub(super) fn deployed(name: &str, (controls, computes): (usize, usize), config: RockoonConfig) -> Result<Self> {
         let machines = names(controls, computes);
         let refs: Vec<&str> = machines.iter().map(String::as_str).collect();
         let kubernetes = start_nodes(Config::default(), &refs)?;
@@ -76,19 +77,19 @@ impl OpenStack {
     }
 
     /// Applies the manifest of a release. `maintenance`: lines of its section.
-    fn apply(&self, release: u32, maintenance: &[&str]) -> Result<()> {
+    pub(super) fn apply(&self, release: u32, maintenance: &[&str]) -> Result<()> {
         let size = (self.machines.len() - self.workers, self.workers);
         self.fleet.apply(&manifest(&self.fleet, size, release, maintenance))
     }
 
     /// Starts an update beside the test. Its lines are in the log `update`.
-    fn start_update(&self) -> Result<std::process::Child> {
+    pub(super) fn start_update(&self) -> Result<std::process::Child> {
         let words = ["--config", "operator.toml", "update", "e2e", "--yes", "--accept-control-plane-downtime"];
         self.fleet.start_ctl(&words, "update")
     }
 
     /// Waits until the controller has made all its locks.
-    fn wait_locks(&self) -> Result<()> {
+    pub(super) fn wait_locks(&self) -> Result<()> {
         wait_for("the locks", TIME_LIMIT, || {
             let made = self.kubernetes.objects(LOCKS).len() == self.machines.len()
                 && !self.kubernetes.objects(CLUSTER_LOCKS).is_empty();
@@ -97,7 +98,7 @@ impl OpenStack {
     }
 
     /// Changes in the cluster that tell the story of one node, in order.
-    fn story(&self, node: &str) -> Vec<&'static str> {
+    pub(super) fn story(&self, node: &str) -> Vec<&'static str> {
         let requests = self.kubernetes.requests();
         let mut story: Vec<&str> = requests.iter().filter_map(|request| word(request, node)).collect();
         story.dedup();
@@ -105,11 +106,11 @@ impl OpenStack {
     }
 
     /// Nothing is left of the maintenance: no request, every lock active, every node as before.
-    fn all_is_given_back(&self) -> Result<()> {
+    pub(super) fn all_is_given_back(&self) -> Result<()> {
         is_given_back(&self.kubernetes)?;
         wait_for("the end of the requests", TIME_LIMIT, || {
             let left = |kind| !self.kubernetes.objects(kind).is_empty();
-            Ok((!left(REQUESTS) && !left(CLUSTER_REQUESTS)).then_some(()))
+            Ok((![REQUESTS, CLUSTER_REQUESTS, DELETION_REQUESTS].into_iter().any(left)).then_some(()))
         })?;
         wait_for("active locks", TIME_LIMIT, || {
             let locks = self.kubernetes.objects(LOCKS);
@@ -146,6 +147,9 @@ fn word(request: &LoggedRequest, node: &str) -> Option<&'static str> {
     match (request.resource.as_str(), request.verb.as_str(), request.subresource.as_str()) {
         ("nodemaintenancerequests", "create", "") => (request.body["spec"]["nodeName"] == node).then_some("requested"),
         ("nodemaintenancerequests", "delete", "") => (request.name == node).then_some("withdrawn"),
+        ("nodedeletionrequests", "create", "") => (request.body["spec"]["nodeName"] == node).then_some("end requested"),
+        ("nodedeletionrequests", "delete", "") => (request.name == node).then_some("end withdrawn"),
+        ("nodes", "delete", "") => (request.name == node && request.user == USER).then_some("deleted"),
         ("nodes", "patch", "") if request.name == node && request.user == USER => {
             Some(if request.body["spec"]["unschedulable"] == true { "cordoned" } else { "given back" })
         }

@@ -94,6 +94,16 @@ impl Watcher {
         }
     }
 
+    /// `node`: of a removed machine, the recorded node is deleted, and none that was made anew since.
+    pub fn deletes_another_node(&self, about: &MachineName, uid: &str) -> Violation {
+        self.violation("node", format!("the removal of {about} deletes node {uid}, which the record does not name"))
+    }
+
+    /// `removal`: a machine that is gone has left no node in Kubernetes, unless it was removed by force.
+    pub fn node_is_left(&self, about: &MachineName, uid: &str) -> Violation {
+        self.violation("removal", format!("{about} is gone, and its Kubernetes node {uid} is there"))
+    }
+
     /// `node`: nothing is changed in another cluster.
     pub fn changes_another_cluster(&self, about: &MachineName, uid: &str) -> Violation {
         self.violation("node", format!("{about} changes node {uid} of another cluster"))

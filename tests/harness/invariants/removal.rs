@@ -30,6 +30,13 @@ enum Departing {
     Nothing,
 }
 
+impl Departing {
+    /// Is it one of these nodes?
+    fn is_in(&self, nodes: &BTreeSet<SwarmId>) -> bool {
+        matches!(self, Self::As(node) if nodes.contains(node))
+    }
+}
+
 fn departing(facts: &Facts) -> impl Iterator<Item = (&MachineRow, Departing)> {
     facts.machines.values().filter_map(|row| {
         let removal = row.removal.as_ref()?;
@@ -102,6 +109,13 @@ impl Watcher {
             };
             if let Some(node) = node.filter(|node| nodes.contains(*node)) {
                 return Err(self.violation("removal", format!("{name} is gone, and its swarm knows node {node}")));
+            }
+        }
+        // Out of the swarm, it has yet to leave Kubernetes.
+        for (row, _) in departing(facts).filter(|(_, node)| matches!(node, Departing::Nothing)) {
+            if let Some(Departing::As(node)) = known.get(&row.name).filter(|node| node.is_in(nodes)) {
+                let message = format!("{} is out of the swarm, which knows its node {node}", row.name);
+                return Err(self.violation("removal", message));
             }
         }
         self.seen.removals.departing = departing(facts).map(|(row, node)| (row.name.clone(), node)).collect();

@@ -40,8 +40,8 @@ const WAITS_FOR_OTHERS: &[&str] =
     &["FailureBudget", "RecoveryOpen", "UpdateInProgress", "WaitingForControl", "WaitingForGroup", "WaitingForTurn"];
 /// The longest deadline of locks and drains, plus a margin.
 const DEADLINE_MS: u64 = 25_000;
-/// Most such deadlines that may pass one after another.
-const DEADLINES_MAX: usize = 20;
+/// Most such deadlines that may pass one after another. A removed machine's node may take ten minutes to be gone.
+const DEADLINES_MAX: usize = 40;
 
 impl World {
     /// Faults stop; everything that was down comes back.

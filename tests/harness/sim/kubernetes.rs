@@ -6,6 +6,7 @@ mod checks;
 mod cluster;
 mod forcing;
 mod operators;
+mod removing;
 mod server;
 
 use std::{
@@ -137,9 +138,10 @@ impl SimKubernetes {
     fn kubelet(&mut self, index: usize, machine: &Machine, facts: Option<&Facts>) {
         let at = self.cluster.at;
         let row = facts.and_then(|facts| facts.by_id(machine.id));
-        if row.is_some_and(|row| row.ready_at.is_some() && !row.revoked) {
+        if row.is_some_and(|row| row.ready_at.is_some() && !row.revoked && !row.departs()) {
             self.installed.insert(machine.id);
         }
+        // Where the coordinator left the node behind, its operator deletes it.
         let removed = facts.is_some_and(|facts| !facts.machines.contains_key(&machine.name));
         let known = self.cluster.node_of(index).map(|node| node.uid.clone());
         if let Some(uid) = known.as_ref().filter(|_| removed) {
@@ -260,6 +262,7 @@ impl World {
         let Some(kubernetes) = self.kubernetes.as_mut().filter(|kubernetes| kubernetes.founded) else { return };
         kubernetes.cluster.troubled = self.chaos;
         kubernetes.cluster.advance(self.at);
+        kubernetes.cluster.end_nodes();
         for (index, machine) in self.machines.iter().enumerate() {
             kubernetes.kubelet(index, machine, facts);
         }
@@ -391,6 +394,7 @@ impl World {
             }
             KubernetesOp::Evict { pods } => Ok(KubernetesReply::Evicted(self.evict_all(call, pods)?)),
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete_pod(call, pod)?)),
+            KubernetesOp::DeleteNode { name, uid } => self.delete_node(call, (name, uid))?,
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
             // Its cluster has no handshake as custom resources.
             KubernetesOp::Event { .. }
@@ -454,7 +458,9 @@ impl World {
             }
             KubernetesOp::Delete { .. } => Ok(KubernetesReply::Deleted(Deletion::Gone)),
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
-            KubernetesOp::Event { .. }
+            // Its nodes have other UIDs.
+            KubernetesOp::DeleteNode { .. }
+            | KubernetesOp::Event { .. }
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
             | KubernetesOp::DaemonSets { .. } => Ok(KubernetesReply::Done),

@@ -222,11 +222,16 @@ impl Reading<'_> {
         match self.blocked.reason {
             Reason::RemovalNeedsAgent
             | Reason::LeavingSwarm
+            | Reason::LeavingKubernetes
             | Reason::Revoked
             | Reason::Lost
             | Reason::LedgerBehind
                 if self.view.row.removal.is_some() =>
             {
+                advice.dead.push(machine);
+            }
+            // Nobody says whose its node is.
+            Reason::KubernetesNodeUnclear | Reason::KubernetesUnavailable if self.view.row.departs() => {
                 advice.dead.push(machine);
             }
             // The swarm's managers have left the fleet.

@@ -19,6 +19,7 @@ const NO_REASONS: &[&str] = &[
     "MusterCordoned",
     "MusterDrainWaits",
     "MusterDrained",
+    "NodeDeletionRequest",
     "NodeMaintenanceRequest",
     "NodeWorkloadLock",
     "Pending",

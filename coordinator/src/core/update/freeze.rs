@@ -127,6 +127,7 @@ pub(super) fn part(
         hooks_only: false,
         request: None,
         standing: None,
+        standing_deletion: None,
         node_annotations: None,
         ends_before: 0,
         permit: None,

@@ -176,30 +176,37 @@ fn note_standing(tx: &mut Transaction<'_>, cluster: &ClusterName, requests: &[Re
     let ours = requests.iter().filter(|request| request.requested_by.as_deref() == Some(cluster.as_str()));
     standing.extend(ours.filter(|request| !request.deleting).map(|request| (&request.subject, request)));
     let facts: &Facts = tx;
-    let mut news: Vec<(Option<MachineName>, String)> = Vec::new();
+    let mut news: Vec<(Option<MachineName>, &RequestObject)> = Vec::new();
     for requested in requested(facts, cluster) {
-        let subject = match requested.machine {
-            None => Some(Subject::Cluster),
-            Some(row) => row.kubernetes_node.clone().map(Subject::Node),
-        };
-        let Some(object) = subject.and_then(|subject| standing.get(&subject).copied()) else { continue };
         let update = facts.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
-        let known = match requested.machine {
-            None => update.and_then(|update| update.standing.as_ref()),
-            Some(row) => row.update.as_ref().and_then(|mine| mine.standing.as_ref()),
+        let known = match (requested.machine, requested.machine.and_then(|row| row.kubernetes_node.clone())) {
+            (None, _) => vec![(Subject::Cluster, update.and_then(|update| update.standing.as_ref()))],
+            (Some(_), None) => Vec::new(),
+            (Some(row), Some(node)) => {
+                let mine = row.update.as_ref();
+                let deletion = (Subject::Deletion(node.clone()), mine.and_then(|mine| mine.standing_deletion.as_ref()));
+                let own = (Subject::Node(node), mine.and_then(|mine| mine.standing.as_ref()));
+                [Some(own), Some(deletion).filter(|_| requested.removal)].into_iter().flatten().collect()
+            }
         };
-        if known.is_none_or(|known| known.uid != object.uid) {
-            news.push((requested.machine.map(|row| row.name.clone()), object.uid.clone()));
+        for (subject, known) in known {
+            let Some(object) = standing.get(&subject).copied() else { continue };
+            if known.is_none_or(|known| known.uid != object.uid) {
+                news.push((requested.machine.map(|row| row.name.clone()), object));
+            }
         }
     }
     let rollout = facts.open_rollout(cluster).map(|rollout| rollout.name.clone());
-    for (machine, uid) in news {
-        let (since_ms, revision, lost) = (now.wall_ms, tx.next_revision(), BTreeSet::new());
-        let standing = Some(StandingRequest { uid, since_ms, revision, lost });
+    for (machine, object) in news {
+        let (uid, since_ms) = (object.uid.clone(), now.wall_ms);
+        let standing = Some(StandingRequest { uid, since_ms, revision: tx.next_revision(), lost: BTreeSet::new() });
         match machine {
             Some(machine) => {
                 if let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) {
-                    mine.standing = standing;
+                    match object.subject {
+                        Subject::Deletion(_) => mine.standing_deletion = standing,
+                        Subject::Cluster | Subject::Node(_) => mine.standing = standing,
+                    }
                 }
             }
             None => {
@@ -221,7 +228,8 @@ fn note_locks(
 ) -> Vec<(Subject, String)> {
     let mut there = BTreeSet::new();
     for lock in locks {
-        let LockObject { subject, name, uid, controller, state, message, percentage, description, release } = lock;
+        let LockObject { subject, name, uid, controller, takes_deletion, .. } = lock;
+        let LockObject { state, message, percentage, description, release, .. } = lock;
         let key = LockKey { cluster: cluster.clone(), controller: short(&controller), node: None, uid: Some(uid) };
         there.insert(key.clone());
         let known = tx.locks.get(&key).cloned();
@@ -233,7 +241,7 @@ fn note_locks(
             Some(known) if !moved => known.revision,
             _ => tx.next_revision(),
         };
-        let object = Some(LockOf { name, subject });
+        let object = Some(LockOf { name, subject, takes_deletion });
         let row =
             LockRow { key, state, since_ms, message, percentage, description, release, updated_ms, revision, object };
         if known.is_none_or(|known| *known != row) {

@@ -24,7 +24,7 @@ use crate::{
             forcing::DrainRules,
             identity, is_awaited, others_disturbed, owed, questions,
         },
-        handshake,
+        handshake, removal,
         snapshot::ClusterSnapshot,
         update::{renewal, targets},
     },
@@ -34,7 +34,9 @@ use crate::{
 fn asking(facts: &Facts) -> BTreeSet<&ClusterName> {
     let open = facts.rollouts.values().filter(|row| row.finished_at_ms.is_none() && row.update.is_some());
     let open = open.map(|row| &row.cluster).filter(|cluster| has_kubernetes(facts, cluster));
-    open.chain(owing_or_unlisted(facts)).collect()
+    let departing = facts.machines.values().filter(|row| row.departs()).map(|row| &row.spec.cluster_name);
+    let departing = departing.filter(|cluster| has_kubernetes(facts, cluster));
+    open.chain(departing).chain(owing_or_unlisted(facts)).collect()
 }
 
 /// Clusters with a Kubernetes whose nodes may be cordoned for a drain that is over.
@@ -68,7 +70,11 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         });
         told.extend(of_nodes.map(|(about, op)| (about, op, access.clone())));
         let questions = questions::all(&snapshot).into_iter().chain(owed::questions(&snapshot));
-        let questions = questions.chain(renewal::evictions(&snapshot));
+        let mut questions: Vec<_> = questions.chain(renewal::evictions(&snapshot)).collect();
+        let leaves = removal::kubernetes::questions(&snapshot);
+        // One at a time for each machine.
+        questions.retain(|(about, _)| leaves.iter().all(|(leaving, _)| leaving != about));
+        let questions = questions.into_iter().chain(leaves);
         asked.extend(questions.map(|(about, op)| (about.clone(), op, access.clone())));
     }
     for (machine, waits) in awaited {
@@ -100,13 +106,14 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         };
         match &op {
             KubernetesOp::Cordon { .. } => look.unsettled_mono_ms = Some(now.mono_ms),
+            KubernetesOp::DeleteNode { .. } => look.node_deleted_mono_ms = Some(now.mono_ms),
             KubernetesOp::Evict { .. } | KubernetesOp::Delete { .. } => {
                 look.evicted_at_mono_ms = Some(now.mono_ms);
                 look.evicted_number = number;
             }
             _ => {}
         }
-        let op = if seeded_bug("evict-without-uid") { without_uids(op) } else { op };
+        let op = without_uids(op);
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
         let about = About::Machine(about);
         effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
@@ -168,11 +175,18 @@ fn note_unknown(
     }
 }
 
-/// Seeded bug: evict whichever pod has the name.
+/// Seeded bugs: evict whichever pod has the name, or delete whichever node.
 fn without_uids(op: KubernetesOp) -> KubernetesOp {
-    let KubernetesOp::Evict { mut pods } = op else { return op };
-    pods.iter_mut().for_each(|pod| pod.uid.clear());
-    KubernetesOp::Evict { pods }
+    match op {
+        KubernetesOp::Evict { mut pods } if seeded_bug("evict-without-uid") => {
+            pods.iter_mut().for_each(|pod| pod.uid.clear());
+            KubernetesOp::Evict { pods }
+        }
+        KubernetesOp::DeleteNode { name, .. } if seeded_bug("delete-node-without-uid") => {
+            KubernetesOp::DeleteNode { name, uid: String::new() }
+        }
+        op => op,
+    }
 }
 
 /// Handles the result of a question, and ignores an obsolete one.
@@ -188,7 +202,7 @@ pub(in crate::core) fn answered(
         return Reply::Ok;
     };
     let cluster = &row.spec.cluster_name;
-    let pins = row.update.is_some();
+    let pins = row.update.is_some() || row.departs();
     let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now));
     if let (KubernetesOp::Nodes, Ok(KubernetesReply::Nodes { nodes, .. })) = (&asked.op, &result) {
         note_unknown(tx, cluster, (nodes, asked.at_mono_ms), limits, now);
@@ -302,6 +316,8 @@ fn replied(
             }
         }
         KubernetesReply::ControlPlane { servers: what, .. } => look.control_plane = Some(Seen { what, at_mono_ms }),
+        // The next look shows whether it is gone.
+        KubernetesReply::Done if matches!(asked.op, KubernetesOp::DeleteNode { .. }) => look.nodes = None,
         KubernetesReply::Handshake { .. } | KubernetesReply::DaemonSets { .. } | KubernetesReply::Done => {}
     }
 }
@@ -450,6 +466,7 @@ fn failed(look: &mut KubernetesObservation, asked: &KubernetesAsked, failure: Ku
     // Anything else proves that the change was not made.
     let uncertain = matches!(failure, KubernetesFailure::Unreachable(_) | KubernetesFailure::Other(_));
     let changes = matches!(asked.op, KubernetesOp::Cordon { .. } | KubernetesOp::Uncordon { .. });
+    let deletes = matches!(asked.op, KubernetesOp::DeleteNode { .. });
     if changes && !uncertain {
         look.unsettled_mono_ms = None;
     } else if matches!(asked.op, KubernetesOp::Cordon { .. }) {
@@ -457,7 +474,7 @@ fn failed(look: &mut KubernetesObservation, asked: &KubernetesAsked, failure: Ku
         look.unsettled_mono_ms = Some(now.mono_ms);
     }
     // What was seen of the node has changed, or what is there now is uncertain.
-    if changes || matches!(failure, KubernetesFailure::Conflict(_) | KubernetesFailure::NotFound(_)) {
+    if changes || deletes || matches!(failure, KubernetesFailure::Conflict(_) | KubernetesFailure::NotFound(_)) {
         look.nodes = None;
     }
     look.failing_since_mono_ms.get_or_insert(now.mono_ms);

@@ -391,7 +391,7 @@ fn locks_are_back(tx: &Transaction<'_>, machine: &MachineName) -> bool {
     let of_it = |lock: &LockRow| {
         let its = match lock.object.as_ref().map(|object| &object.subject) {
             None => lock.key.node.as_ref() == Some(machine),
-            Some(Subject::Node(node)) => row.kubernetes_node.as_ref() == Some(node),
+            Some(Subject::Node(node) | Subject::Deletion(node)) => row.kubernetes_node.as_ref() == Some(node),
             Some(Subject::Cluster) => false,
         };
         its && lock.key.cluster == row.spec.cluster_name

@@ -10,11 +10,12 @@ use super::{Options, at_rest_phase, freeze::Start, freeze::freeze, freeze::remov
 use crate::{
     core::{Effect, Refusal, Reply, Request, enroll, operators::known_machine},
     facts::{
-        AuditObject, Departure, LockKey, MUSTER, MachineRow, MaintenanceRow, RemovalRow, Stage, Transaction, UpdateKind,
+        AuditObject, DepartingObject, Departure, LockKey, MUSTER, MachineRow, MaintenanceRow, RemovalRow, Stage,
+        Transaction, UpdateKind,
     },
     plan::{
         Limits,
-        removal::{RemovalStep, Step},
+        removal::{RemovalStep, Step, kubernetes},
         safety,
         snapshot::ClusterSnapshot,
         update::maintenance::members,
@@ -90,6 +91,7 @@ fn remove(
             row.revoked = true;
         }
     }
+    lines.extend(node_may_be_left(tx, &row, policy));
     lines.extend(still_counted(tx, &row));
     lines.extend(few_controls_left(tx, &row));
     lines.extend(row.rollout.as_ref().and_then(|rollout| hooks::left_out(tx, rollout, Some(machine))));
@@ -170,6 +172,18 @@ fn take_turn(tx: &mut Transaction<'_>, actor: &str, removing: Removing<'_>, now:
     format!("machine {machine}: is removed when its workloads are away ({rollout})")
 }
 
+/// What becomes of its node in Kubernetes if nobody there answers.
+fn node_may_be_left(tx: &Transaction<'_>, row: &MachineRow, policy: RemovalPolicy) -> Option<String> {
+    let has_kubernetes = tx.spec(&row.spec.cluster_name).is_some_and(|spec| spec.kubernetes.is_some());
+    (has_kubernetes && policy == RemovalPolicy::Forced).then(|| {
+        format!(
+            "its Kubernetes node is deleted; if that takes longer than {} min, it is left behind, and \
+             `musterctl get audit` says so",
+            kubernetes::NODE_GONE_MS / 60_000
+        )
+    })
+}
+
 /// The manifest's remaining references to a removed machine.
 fn still_counted(tx: &Transaction<'_>, row: &MachineRow) -> Vec<String> {
     let (name, cluster, machine_type) = (&row.name, &row.spec.cluster_name, row.spec.machine_type);
@@ -219,7 +233,7 @@ fn abort(tx: &mut Transaction<'_>, actor: &str, machine: &MachineName, now: Now)
         return Err(refusal("TooLate", message));
     }
     if known.departure.is_some() {
-        let message = format!("{machine} is being taken out of the swarm already; that is not taken back");
+        let message = format!("{machine} is being taken out of its cluster already; that is not taken back");
         return Err(refusal("TooLate", message));
     }
     give_up(tx, machine);
@@ -247,6 +261,7 @@ pub(super) fn give_up(tx: &mut Transaction<'_>, machine: &MachineName) {
         row.removal = None;
         return;
     };
+    mine.standing_deletion = None;
     if known.from_maintenance {
         // It was out of service before, and stays so.
         mine.stuck = None;
@@ -282,22 +297,33 @@ pub(in crate::core) fn record(tx: &mut Transaction<'_>, effects: &mut Vec<Effect
             let look = &mut tx.live_mut(&machine).swarm;
             look.forget_node();
             look.info = None;
+            tx.live_mut(&machine).kubernetes.forget_nodes();
         }
         // Earlier answers concern another node, or none.
-        RemovalStep::Node(_) => tx.live_mut(&machine).swarm.forget_node(),
-        RemovalStep::Drop | RemovalStep::Stay => {}
+        RemovalStep::Node(_) => {
+            let live = tx.live_mut(&machine);
+            live.swarm.forget_node();
+            live.kubernetes.forget_nodes();
+        }
+        RemovalStep::Object(_) | RemovalStep::Drop | RemovalStep::Stay => {}
     }
     let Some(row) = tx.machine_mut(&machine) else { return };
     match what {
         RemovalStep::Stay => row.removal = None,
         RemovalStep::Depart(node) => {
             if let Some(removal) = &mut row.removal {
-                removal.departure = Some(Departure { since_ms: now.wall_ms, node });
+                let (since_ms, object) = (now.wall_ms, DepartingObject::Unknown);
+                removal.departure = Some(Departure { since_ms, node, object, object_since_ms: since_ms });
             }
         }
         RemovalStep::Node(node) => {
             if let Some(departure) = row.removal.as_mut().and_then(|removal| removal.departure.as_mut()) {
-                departure.node = node;
+                (departure.node, departure.object_since_ms) = (node, now.wall_ms);
+            }
+        }
+        RemovalStep::Object(object) => {
+            if let Some(departure) = row.removal.as_mut().and_then(|removal| removal.departure.as_mut()) {
+                (departure.object, departure.object_since_ms) = (object, now.wall_ms);
             }
         }
         RemovalStep::Drop => {}
@@ -322,7 +348,9 @@ fn drop_machine(tx: &mut Transaction<'_>, effects: &mut Vec<Effect>, machine: &M
         // Machines that it blocked are retried.
         update.finished_in_round += 1;
     }
-    let line = format!("machine {machine}: removed; its name is free");
+    let left = kubernetes::left_behind(tx, &row);
+    let left = left.map(|left| format!("; {left}")).unwrap_or_default();
+    let line = format!("machine {machine}: removed; its name is free{left}");
     tx.audit(MUSTER, "removed", AuditObject::Machine(machine), &line, now.wall_ms);
     tx.drop_machine(machine);
     tx.drop_unused_specs(cluster);

@@ -36,11 +36,12 @@ const fn right(verb: &'static str, resource: &'static str, group: &'static str) 
 }
 
 /// Every right of packaging/kubernetes/rbac.yaml.
-pub const RIGHTS: [Right; 17] = [
+pub const RIGHTS: [Right; 18] = [
     Right { name: "kube-system", ..right("get", "namespaces", "") },
     right("get", "nodes", ""),
     right("list", "nodes", ""),
     right("patch", "nodes", ""),
+    right("delete", "nodes", ""),
     right("list", "pods", ""),
     Right { subresource: "eviction", ..right("create", "pods", "") },
     right("list", "poddisruptionbudgets", "policy"),

@@ -101,6 +101,7 @@ impl KubernetesClient {
                 Ok(KubernetesReply::Evicted(pods.iter().cloned().zip(answers).collect()))
             }
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(delete(&mut session, pod).await?)),
+            KubernetesOp::DeleteNode { name, uid } => delete_node(&mut session, name, uid).await,
             KubernetesOp::ControlPlane { servers } => self.control_plane(&mut session, servers).await,
             KubernetesOp::Handshake { define } => {
                 if *define {
@@ -243,6 +244,8 @@ pub(super) fn node(object: NodeObject) -> KubernetesNode {
     let internal = status.addresses.iter().filter(|address| address.kind == "InternalIP");
     KubernetesNode {
         boot_id: status.node_info.boot_id,
+        deleting: metadata.deletion_timestamp.is_some(),
+        finalizers: metadata.finalizers.iter().map(|name| one_line(name)).collect(),
         labels: metadata.labels.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         internal_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
         unschedulable: spec.unschedulable,
@@ -316,6 +319,25 @@ async fn delete(session: &mut Session<'_>, pod: &PodRef) -> Result<Deletion, Kub
     let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": pod.uid } });
     let answer = session.send(with_body(Method::DELETE, path, JSON, &options)).await?;
     answer.deletion()
+}
+
+/// Delete a node by its UID. One that is gone, or was made anew, is no failure: the next look shows it.
+async fn delete_node(session: &mut Session<'_>, name: &str, uid: &str) -> Result<KubernetesReply, KubernetesFailure> {
+    // The API server takes an empty precondition for none.
+    if uid.is_empty() {
+        return Err(KubernetesFailure::Other(format!("node {} has no UID", one_line(name))));
+    }
+    let options = json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": { "uid": uid },
+        "propagationPolicy": "Background",
+    });
+    let call = with_body(Method::DELETE, format!("/api/v1/nodes/{}", segment(name)?), JSON, &options);
+    match session.send(call).await?.object::<Value>() {
+        Ok(_) | Err(KubernetesFailure::NotFound(_) | KubernetesFailure::Conflict(_)) => Ok(KubernetesReply::Done),
+        Err(failure) => Err(failure),
+    }
 }
 
 async fn evict(session: &mut Session<'_>, pod: &PodRef) -> Result<Eviction, KubernetesFailure> {

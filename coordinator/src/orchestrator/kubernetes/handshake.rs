@@ -35,20 +35,17 @@ pub(super) async fn objects(session: &mut Session<'_>) -> Result<KubernetesReply
     let cluster_uid = cluster_uid(session).await?;
     let requests: Vec<Object> = list(session, &path("clustermaintenancerequests", None), None).await?;
     let of_nodes: Vec<Object> = list(session, &path("nodemaintenancerequests", None), None).await?;
+    let deletions: Vec<Object> = list(session, &path("nodedeletionrequests", None), None).await?;
     let of_cluster = requests.into_iter().map(|object| request(Subject::Cluster, object));
-    let requests = of_cluster.chain(of_nodes.into_iter().map(|object| {
-        let node = object.spec.node_name.clone();
-        request(Subject::Node(node), object)
-    }));
-    let requests = requests.collect();
+    let about = |subject: fn(String) -> Subject| move |object: Object| request(subject(node_of(&object)), object);
+    let of_nodes = of_nodes.into_iter().map(about(Subject::Node));
+    let deletions = deletions.into_iter().map(about(Subject::Deletion));
+    let requests = of_cluster.chain(of_nodes).chain(deletions).collect();
     // After the requests: a lock that is inactive here may be the answer to one.
     let locks: Vec<Object> = list(session, &path("clusterworkloadlocks", None), None).await?;
     let of_nodes: Vec<Object> = list(session, &path("nodeworkloadlocks", None), None).await?;
     let of_cluster = locks.into_iter().map(|object| lock(Subject::Cluster, object));
-    let locks = of_cluster.chain(of_nodes.into_iter().map(|object| {
-        let node = object.spec.node_name.clone();
-        lock(Subject::Node(node), object)
-    }));
+    let locks = of_cluster.chain(of_nodes.into_iter().map(|object| lock(Subject::Node(node_of(&object)), object)));
     let locks = locks.collect();
     Ok(KubernetesReply::Handshake { cluster_uid, objects: HandshakeObjects { requests, locks } })
 }
@@ -75,10 +72,11 @@ async fn create(session: &mut Session<'_>, new: &NewRequest) -> Result<(), Kuber
         Scope::Drain => "drain",
         Scope::Os => "os",
     };
-    let mut spec = json!({ "scope": scope });
-    if let (Subject::Node(node), Some(spec)) = (&new.subject, spec.as_object_mut()) {
-        spec.insert("nodeName".to_owned(), json!(node));
-    }
+    let spec = match &new.subject {
+        Subject::Cluster => json!({ "scope": scope }),
+        Subject::Node(node) => json!({ "scope": scope, "nodeName": node }),
+        Subject::Deletion(node) => json!({ "nodeName": node }),
+    };
     let object = json!({
         "apiVersion": VERSION,
         "kind": kind,
@@ -106,7 +104,13 @@ fn request_kind(subject: &Subject) -> (&'static str, &'static str) {
     match subject {
         Subject::Cluster => ("clustermaintenancerequests", "ClusterMaintenanceRequest"),
         Subject::Node(_) => ("nodemaintenancerequests", "NodeMaintenanceRequest"),
+        Subject::Deletion(_) => ("nodedeletionrequests", "NodeDeletionRequest"),
     }
+}
+
+/// The node that an object is about, by its spec.
+fn node_of(object: &Object) -> String {
+    object.spec.node_name.clone()
 }
 
 fn path(plural: &str, name: Option<&str>) -> String {
@@ -129,6 +133,8 @@ struct Object {
 struct Spec {
     node_name: String,
     controller_name: String,
+    #[serde(deserialize_with = "nullable")]
+    node_deletion_request_supported: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -175,6 +181,7 @@ fn lock(subject: Subject, Object { metadata, spec, status }: Object) -> LockObje
         name: metadata.name,
         uid: metadata.uid,
         controller: one_line(&spec.controller_name),
+        takes_deletion: spec.node_deletion_request_supported,
         state,
         message: one_line(without_time(&status.error_message)),
         percentage: u32::try_from(status.inactivation_progress.percentage.clamp(0, 100)).unwrap_or(0),

@@ -37,6 +37,8 @@ pub(super) struct Seen {
     permits: BTreeMap<MachineName, u64>,
     /// Machines whose maintenance is requested.
     requests: BTreeSet<MachineName>,
+    /// Machines that leave for good.
+    pub(super) leaving: super::removing::Leaving,
     /// Nodes, by UID, from which pods of an application were evicted that are not back.
     taken: BTreeSet<(String, usize)>,
 }
@@ -102,6 +104,7 @@ impl World {
         let Some(kubernetes) = &mut self.kubernetes else { return };
         kubernetes.seen.permits = permits(facts);
         kubernetes.seen.requests = requests(facts);
+        kubernetes.seen.leaving = super::removing::leaving(facts);
     }
 
     /// After every step of the coordinator.
@@ -132,6 +135,7 @@ impl World {
         if let Some(kubernetes) = &mut self.kubernetes {
             (kubernetes.seen.permits, kubernetes.seen.requests) = (permits, requests);
         }
+        self.nodes_went_first()?;
         self.kubernetes_nodes_are_given_back()
     }
 
@@ -268,6 +272,7 @@ impl World {
             KubernetesOp::Nodes
             | KubernetesOp::Node { .. }
             | KubernetesOp::Load { .. }
+            | KubernetesOp::DeleteNode { .. }
             | KubernetesOp::ControlPlane { .. }
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
@@ -325,6 +330,9 @@ impl World {
                 if node.uid.starts_with("other-") =>
             {
                 Err(self.watcher.changes_another_cluster(about, &node.uid))
+            }
+            KubernetesOp::DeleteNode { uid, .. } if uid.starts_with("other-") => {
+                Err(self.watcher.changes_another_cluster(about, uid))
             }
             _ => Ok(()),
         }

@@ -71,6 +71,8 @@ pub(crate) struct Node {
     pub(crate) touched: bool,
     /// When it was registered.
     pub(crate) made_at: u64,
+    /// It is being deleted: until when a finalizer holds it.
+    pub(crate) held_until: Option<u64>,
     /// When its machine went down.
     pub(crate) down_since: Option<u64>,
     /// When its kubelet reports after a boot.
@@ -560,6 +562,7 @@ impl Cluster {
             cordoned_at: 0,
             touched: false,
             made_at: at,
+            held_until: None,
             down_since: None,
             back_at: None,
             api_down_until: 0,

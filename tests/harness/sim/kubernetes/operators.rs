@@ -142,6 +142,7 @@ impl World {
         kubernetes.absent_until.clear();
         for node in &mut kubernetes.cluster.nodes {
             (node.back_at, node.api_down_until, node.etcd_down_until) = (None, 0, 0);
+            node.held_until = node.held_until.map(|_| 0);
         }
     }
 

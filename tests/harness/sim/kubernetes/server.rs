@@ -35,6 +35,8 @@ impl Node {
             internal_ips: self.addresses.clone(),
             unschedulable: self.unschedulable,
             ready: self.ready,
+            deleting: self.held_until.is_some(),
+            finalizers: self.held_until.map(|_| "example.com/holds".to_owned()).into_iter().collect(),
             drained_for: self.drained_for.clone(),
             keep_cordoned: self.keep_cordoned,
             scale_down: self.scale_down.clone(),

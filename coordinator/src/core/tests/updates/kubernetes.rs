@@ -7,6 +7,7 @@ mod forcing;
 mod handshake;
 mod one_another;
 mod owed;
+mod removal;
 mod renewal;
 
 use fixture::*;

@@ -50,6 +50,8 @@ fn node_seen() -> KubernetesNode {
         internal_ips: vec!["10.0.0.11".parse().unwrap(), "fd00::11".parse().unwrap()],
         unschedulable: true,
         ready: true,
+        deleting: false,
+        finalizers: Vec::new(),
         drained_for: Some("r-7".to_owned()),
         keep_cordoned: true,
         labels: vec!["role=worker".to_owned()],

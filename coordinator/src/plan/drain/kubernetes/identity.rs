@@ -9,7 +9,7 @@ use muster_proto::{
 };
 
 use crate::{
-    facts::{KubernetesTarget, MachineRow, kubernetes::KubernetesNode},
+    facts::{DepartingObject, KubernetesTarget, MachineRow, kubernetes::KubernetesNode},
     plan::{
         safety::blocked,
         snapshot::{ClusterSnapshot, MachineView},
@@ -22,11 +22,15 @@ pub fn is_candidate(row: &MachineRow, node: &KubernetesNode) -> bool {
     has_place(row, node) || has_boot(row, node) || is_recorded(row, node)
 }
 
-/// Does the record name this node: the machine's drain, or a cordon that it still owes?
+/// Does the record name this node: the machine's drain, its removal, or a cordon that it still owes?
 #[must_use]
 pub fn is_recorded(row: &MachineRow, node: &KubernetesNode) -> bool {
     let owed = row.owed_cordon.as_ref().map(|owed| owed.uid.as_str());
-    [target_uid(row), owed].contains(&Some(node.object.uid.as_str()))
+    let departing = match row.departing_object() {
+        Some(DepartingObject::Node { uid, .. }) => Some(uid.as_str()),
+        Some(DepartingObject::Unknown | DepartingObject::Gone) | None => None,
+    };
+    [target_uid(row), departing, owed].contains(&Some(node.object.uid.as_str()))
 }
 
 /// Does the node have the machine's hostname or address?
@@ -103,7 +107,8 @@ pub fn of<'n>(
 }
 
 /// Another machine with the same claim. A revoked machine has none.
-fn claimed(snapshot: &ClusterSnapshot<'_>, row: &MachineRow, node: &KubernetesNode) -> Option<Blocked> {
+#[must_use]
+pub fn claimed(snapshot: &ClusterSnapshot<'_>, row: &MachineRow, node: &KubernetesNode) -> Option<Blocked> {
     let mut others = snapshot.machines.iter().filter(|other| other.row.name != row.name && !other.row.revoked);
     let claims =
         |other: &&MachineView<'_>| has_boot(other.row, node) || target_uid(other.row) == Some(node.object.uid.as_str());

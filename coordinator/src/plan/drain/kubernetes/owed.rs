@@ -26,8 +26,7 @@ const ASK_EVERY_MS: u64 = 60_000;
 fn due<'a>(view: &MachineView<'a>) -> Option<&'a OwedCordon> {
     let row = view.row;
     let in_drain = row.update.as_ref().is_some_and(|mine| mine.drains.kubernetes.is_some());
-    let departs = row.removal.as_ref().is_some_and(|removal| removal.departure.is_some());
-    let free = !in_drain && !departs && row.slot.is_none();
+    let free = !in_drain && !row.departs() && row.slot.is_none();
     let serves = view.ready_once() && !row.revoked && !row.needs_review;
     row.owed_cordon.as_ref().filter(|_| free && serves)
 }
@@ -50,7 +49,7 @@ fn may_ask(snapshot: &ClusterSnapshot<'_>) -> bool {
 
 /// The machine that asks for the list of all nodes, if that is due: the first one without a part in an update.
 fn lists<'a>(snapshot: &ClusterSnapshot<'a>) -> Option<&'a MachineName> {
-    let free = |view: &&MachineView<'_>| view.update().is_none() && view.live.is_some();
+    let free = |view: &&MachineView<'_>| view.update().is_none() && view.live.is_some() && !view.row.departs();
     let first = || snapshot.machines.iter().find(free).map(|view| &view.row.name);
     may_lack_cordons(snapshot, snapshot.now.mono_ms).then(first)?
 }

@@ -69,7 +69,7 @@ fn check_of_sound_cluster_has_no_problem() {
     assert_eq!(texts(&all, LineKind::Problem), Vec::<&str>::new());
     assert_eq!(texts(&all, LineKind::Note), Vec::<&str>::new());
     let said = texts(&all, LineKind::Ok).join("\n");
-    for expected in ["version v1.36.2", "there first", "all 17", "all 3 are ready", "5 of 5 machines", "any of 2 pods"]
+    for expected in ["version v1.36.2", "there first", "all 18", "all 3 are ready", "5 of 5 machines", "any of 2 pods"]
     {
         assert!(said.contains(expected), "{expected}: {said}");
     }
@@ -88,7 +88,7 @@ fn check_without_answer_says_why_alone() {
 #[test]
 fn check_names_missing_rights() {
     let (fleet, kubernetes) = fleet(|_| {});
-    let missing = Ok(RIGHTS[5..7].to_vec());
+    let missing = Ok(RIGHTS[6..8].to_vec());
     let sections = report(&fleet, Ok(Inspection { missing, ..inspection(&fleet, &kubernetes) }));
     let rights = lines(&sections, "Rights");
     let expected = ["missing: create pods/eviction", "missing: list poddisruptionbudgets.policy"];

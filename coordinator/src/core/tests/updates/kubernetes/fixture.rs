@@ -99,6 +99,8 @@ impl Kubernetes {
                 internal_ips: host.internal_ip.and_then(|ip| ip.parse().ok()).into_iter().collect(),
                 unschedulable: false,
                 ready: true,
+                deleting: false,
+                finalizers: Vec::new(),
                 drained_for: None,
                 keep_cordoned: false,
                 labels: Vec::new(),
@@ -177,6 +179,7 @@ impl Kubernetes {
                 Ok(KubernetesReply::Evicted(answers.collect()))
             }
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete(pod))),
+            KubernetesOp::DeleteNode { name, uid } => self.delete_node(name, uid),
             KubernetesOp::ControlPlane { servers } => {
                 let lacks = |server: &ControlServer| self.down.contains(&server.hostname).then(|| "etcd".to_owned());
                 let servers = servers.iter().map(|server| ControlState {
@@ -212,11 +215,13 @@ impl Kubernetes {
     }
 
     fn make(&mut self, new: &NewRequest) {
-        self.log.push(format!("request {}", new.name));
+        let deletion = matches!(new.subject, Subject::Deletion(_));
+        self.log.push(format!("request {}{}", if deletion { "the end of " } else { "" }, new.name));
         if self.makes_none {
             return;
         }
-        assert!(self.requests.iter().all(|known| known.name != new.name), "{} is there", new.name);
+        let is_there = self.requests.iter().any(|known| known.subject == new.subject);
+        assert!(!is_there, "{} is there", new.name);
         self.requests.push(RequestObject {
             subject: new.subject.clone(),
             name: new.name.clone(),
@@ -229,7 +234,8 @@ impl Kubernetes {
     }
 
     fn remove(&mut self, old: &OldRequest) {
-        self.log.push(format!("release {}", old.name));
+        let deletion = matches!(old.subject, Subject::Deletion(_));
+        self.log.push(format!("release {}{}", if deletion { "the end of " } else { "" }, old.name));
         self.requests.iter_mut().filter(|known| known.uid == old.uid).for_each(|known| known.deleting = true);
         // The controller lets it go at once.
         let held = |known: &RequestObject| known.finalizers.iter().any(|name| Some(name.as_str()) != self.finalizer);
@@ -265,6 +271,19 @@ impl Kubernetes {
         match self.mute {
             true => Err(KubernetesFailure::Unreachable("no answer within 10 s".to_owned())),
             false => Ok(KubernetesReply::Patched(node)),
+        }
+    }
+
+    /// A node is gone when its finalizers are.
+    fn delete_node(&mut self, name: &str, uid: &str) -> Result<KubernetesReply, KubernetesFailure> {
+        self.log.push(format!("delete node {name}"));
+        if let Some(node) = self.nodes.get_mut(name).filter(|node| node.object.uid == uid) {
+            node.deleting = true;
+        }
+        self.nodes.retain(|_, node| !node.deleting || !node.finalizers.is_empty());
+        match self.mute {
+            true => Err(KubernetesFailure::Unreachable("no answer within 10 s".to_owned())),
+            false => Ok(KubernetesReply::Done),
         }
     }
 

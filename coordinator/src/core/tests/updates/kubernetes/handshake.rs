@@ -79,6 +79,7 @@ fn lock(controller: &str, node: &str, uid: &str, state: LockState) -> LockObject
         name: format!("{controller}-{node}"),
         uid: uid.to_owned(),
         controller: controller.to_owned(),
+        takes_deletion: false,
         state,
         message: String::new(),
         percentage: 0,

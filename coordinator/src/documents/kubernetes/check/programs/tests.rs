@@ -20,6 +20,8 @@ fn found(workloads: Vec<Workload>, orders: Vec<Order>, marks: NodeMarks) -> Vec<
         internal_ips: Vec::new(),
         unschedulable: false,
         ready: true,
+        deleting: false,
+        finalizers: Vec::new(),
         drained_for: None,
         keep_cordoned: false,
         scale_down: ScaleDown::default(),
