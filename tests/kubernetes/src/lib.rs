@@ -9,6 +9,7 @@
 mod access;
 mod api;
 mod call;
+pub mod client;
 mod cluster;
 mod controllers;
 mod defaults;
