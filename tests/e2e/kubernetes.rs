@@ -17,6 +17,7 @@ mod operators;
 mod renewal;
 mod storage;
 mod undrainable;
+mod width;
 mod workers;
 mod workloads;
 

@@ -9,19 +9,19 @@ use super::{workers::*, *};
 
 /// Kills below which a run proves too little.
 const KILLS_MIN: usize = 20;
-const REQUESTS: &str = "nodemaintenancerequests.lcm.mirantis.com";
-const LOCKS: &str = "nodeworkloadlocks.lcm.mirantis.com";
-const CLUSTER_LOCKS: &str = "clusterworkloadlocks.lcm.mirantis.com";
-const CLUSTER_REQUESTS: &str = "clustermaintenancerequests.lcm.mirantis.com";
+pub(super) const REQUESTS: &str = "nodemaintenancerequests.lcm.mirantis.com";
+pub(super) const LOCKS: &str = "nodeworkloadlocks.lcm.mirantis.com";
+pub(super) const CLUSTER_LOCKS: &str = "clusterworkloadlocks.lcm.mirantis.com";
+pub(super) const CLUSTER_REQUESTS: &str = "clustermaintenancerequests.lcm.mirantis.com";
 
 /// The rights of packaging/kubernetes/rbac.yaml and rbac-maintenance.yaml.
-fn rights_with_maintenance() -> Result<Vec<Rule>> {
+pub(super) fn rights_with_maintenance() -> Result<Vec<Rule>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/rbac-maintenance.yaml");
     Ok([rights()?, Rule::of_cluster_roles(&fs::read_to_string(path)?)?].concat())
 }
 
 /// Rockoon with work to do, faster than the real one: it tries again after seconds, where that does after a minute.
-fn quick() -> RockoonConfig {
+pub(super) fn quick() -> RockoonConfig {
     RockoonConfig {
         deployment: Some("osh-dev".to_owned()),
         retry: Duration::from_secs(3),
@@ -41,17 +41,18 @@ fn names(controls: usize, workers: usize) -> Vec<String> {
 }
 
 /// A fleet of OpenStack: the cluster on it, and its controller.
-struct OpenStack {
-    fleet: Fleet,
-    kubernetes: Kubernetes,
+pub(super) struct OpenStack {
+    pub(super) fleet: Fleet,
+    pub(super) kubernetes: Kubernetes,
     rockoon: Rockoon,
-    machines: Vec<String>,
+    /// Control machines, then computes.
+    pub(super) machines: Vec<String>,
     workers: usize,
 }
 
 impl OpenStack {
     /// So many control machines and computes, deployed.
-    fn deployed(name: &str, (controls, computes): (usize, usize), config: RockoonConfig) -> Result<Self> {
+    pub(super) fn deployed(name: &str, (controls, computes): (usize, usize), config: RockoonConfig) -> Result<Self> {
         let machines = names(controls, computes);
         let refs: Vec<&str> = machines.iter().map(String::as_str).collect();
         let kubernetes = start_nodes(Config::default(), &refs)?;
@@ -73,19 +74,19 @@ impl OpenStack {
     }
 
     /// Applies the manifest of a release. `maintenance`: lines of its section.
-    fn apply(&self, release: u32, maintenance: &[&str]) -> Result<()> {
+    pub(super) fn apply(&self, release: u32, maintenance: &[&str]) -> Result<()> {
         let size = (self.machines.len() - self.workers, self.workers);
         self.fleet.apply(&manifest(&self.fleet, size, release, maintenance))
     }
 
     /// Starts an update beside the test. Its lines are in the log `update`.
-    fn start_update(&self) -> Result<std::process::Child> {
+    pub(super) fn start_update(&self) -> Result<std::process::Child> {
         let words = ["--config", "operator.toml", "update", "e2e", "--yes", "--accept-control-plane-downtime"];
         self.fleet.start_ctl(&words, "update")
     }
 
     /// Waits until the controller has made all its locks.
-    fn wait_locks(&self) -> Result<()> {
+    pub(super) fn wait_locks(&self) -> Result<()> {
         wait_for("the locks", TIME_LIMIT, || {
             let made = self.kubernetes.objects(LOCKS).len() == self.machines.len()
                 && !self.kubernetes.objects(CLUSTER_LOCKS).is_empty();
@@ -102,7 +103,7 @@ impl OpenStack {
     }
 
     /// Nothing is left of the maintenance: no request, every lock active, every node as before.
-    fn all_is_given_back(&self) -> Result<()> {
+    pub(super) fn all_is_given_back(&self) -> Result<()> {
         is_given_back(&self.kubernetes)?;
         wait_for("the end of the requests", TIME_LIMIT, || {
             let left = |kind| !self.kubernetes.objects(kind).is_empty();
