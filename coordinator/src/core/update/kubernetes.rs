@@ -1,6 +1,7 @@
 //! Questions to clusters' Kubernetes API servers, and their answers.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use core::net::IpAddr;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
     model::{ClusterName, KubernetesDrain, KubernetesSpec, MachineName, Now},

@@ -422,7 +422,7 @@ async fn deleted_definition_takes_its_objects_along() -> Result<()> {
         ensure!(client.send("POST", locks, "application/json", &lock).await?.status == 201);
     }
     let deleted = client.send("DELETE", definition, "", &Value::Null).await?;
-    ensure!(deleted.status == 200 && deleted.text_at("/metadata/deletionTimestamp") != "", "{}", deleted.text);
+    ensure!(deleted.status == 200 && !deleted.text_at("/metadata/deletionTimestamp").is_empty(), "{}", deleted.text);
     let names = || {
         let held = kubernetes.objects(name);
         held.iter().map(|lock| lock["metadata"]["name"].to_string()).collect::<Vec<_>>()
