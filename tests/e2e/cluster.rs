@@ -117,3 +117,13 @@ fn kills_over_stand_in_process() -> Result<()> {
 fn aborts_over_stand_in_process() -> Result<()> {
     run("aborts_give_back")
 }
+
+#[test]
+fn handshake_over_stand_in_process() -> Result<()> {
+    run("controller_releases_machines")
+}
+
+#[test]
+fn renewal_over_stand_in_process() -> Result<()> {
+    run("daemon_pods_are_renewed")
+}

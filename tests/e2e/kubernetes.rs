@@ -18,6 +18,7 @@ mod removal;
 mod renewal;
 mod storage;
 mod undrainable;
+mod width;
 mod workers;
 mod workloads;
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 mod admin;
 mod client;
 mod cluster;
+mod handshake;
 mod journal;
 mod kubelets;
 mod observer;

@@ -66,9 +66,8 @@ fn labels(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Vec<String>> {
 
 fn label(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
     let text = spot.line(faults)?;
-    let is_value = |value: &str| value.len() <= VALUE_BYTES_MAX && value.chars().all(|c| is_of_name(c) && c != '/');
     match text.split_once('=') {
-        Some((key, value)) if is_name(key) && is_value(value) => Some(text.to_owned()),
+        Some((key, value)) if is_name(key) && is_label_value(value) => Some(text.to_owned()),
         _ => {
             let problem = format!("'{}' is not a label", shown(text));
             spot.fault(faults, problem, "KEY=VALUE, such as openstack-compute-node=enabled");
@@ -81,12 +80,18 @@ const fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '/')
 }
 
-fn is_name(text: &str) -> bool {
+/// Can a label have this value? It may be empty.
+pub(super) fn is_label_value(text: &str) -> bool {
+    text.len() <= VALUE_BYTES_MAX && text.chars().all(|c| is_of_name(c) && c != '/')
+}
+
+/// Can a label, a finalizer or an annotation have this name?
+pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= QUALIFIED_BYTES_MAX && text.chars().all(is_of_name)
 }
 
 /// A name as Kubernetes has it for labels, finalizers and annotations.
-pub(super) fn qualified(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
+fn qualified(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
     let text = spot.line(faults)?;
     if is_name(text) {
         return Some(text.to_owned());

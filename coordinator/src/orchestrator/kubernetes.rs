@@ -130,11 +130,12 @@ pub async fn inspect(
     servers: Vec<ControlServer>,
 ) -> Option<Result<Inspection, KubernetesFailure>> {
     let known = facts.clusters.get(cluster)?.kubernetes_uid.as_deref();
+    let maintenance = facts.spec(cluster)?.kubernetes.as_ref()?.maintenance.is_some();
     let agents = (sessions, facts.meta.epoch);
     Some(match client_for(facts, cluster, (sessions, vault)).await? {
-        Ok((client, name)) => {
-            check::inspect((&client, agents), known, servers).await.map_err(|failure| failure.with(&name))
-        }
+        Ok((client, name)) => check::inspect((&client, agents), (known, maintenance), servers)
+            .await
+            .map_err(|failure| failure.with(&name)),
         Err(failure) => Err(failure),
     })
 }

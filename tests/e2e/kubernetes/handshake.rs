@@ -16,7 +16,7 @@ pub(super) const CLUSTER_REQUESTS: &str = "clustermaintenancerequests.lcm.mirant
 const DELETION_REQUESTS: &str = "nodedeletionrequests.lcm.mirantis.com";
 
 /// The rights of packaging/kubernetes/rbac.yaml and rbac-maintenance.yaml.
-fn rights_with_maintenance() -> Result<Vec<Rule>> {
+pub(super) fn rights_with_maintenance() -> Result<Vec<Rule>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kubernetes/rbac-maintenance.yaml");
     Ok([rights()?, Rule::of_cluster_roles(&fs::read_to_string(path)?)?].concat())
 }
@@ -51,7 +51,8 @@ pub(super) struct OpenStack {
     pub(super) fleet: Fleet,
     pub(super) kubernetes: Kubernetes,
     rockoon: Rockoon,
-    machines: Vec<String>,
+    /// Control machines, then computes.
+    pub(super) machines: Vec<String>,
     workers: usize,
 }
 
@@ -310,4 +311,30 @@ fn abort_gives_all_back() -> Result<()> {
         cloud.fleet.done()?;
     }
     Ok(())
+}
+
+/// A check asks for the rights of the handshake, looks at its definitions, and compares who answers with the manifest.
+/// It changes nothing.
+#[test]
+fn check_looks_at_handshake() -> Result<()> {
+    let cloud = OpenStack::deployed("rockoon-check", (1, 1), quick())?;
+    let check = |code: i32, words: &[&str]| cloud.fleet.ctl(&["kubernetes", "check", "e2e"])?.exits(code)?.says(words);
+    cloud.wait_locks()?;
+    let holds = "openstack (spec.kubernetes.maintenance.controllers) holds locks";
+    check(0, &["all 27", "all 6 custom resource definitions are there", holds, "Nothing stands in the way"])?;
+    cloud.apply(2, &["controllers: [{name: storage}]"])?;
+    let silent = "storage (spec.kubernetes.maintenance.controllers) holds no lock";
+    check(0, &["openstack holds locks, and is not in spec.kubernetes.maintenance.controllers", silent])?;
+    let name = "nodemaintenancerequests.lcm.mirantis.com";
+    cloud.kubernetes.modify("customresourcedefinitions.apiextensions.k8s.io", "", name, |definition| {
+        let version = &mut definition["spec"]["versions"][0];
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] = json!({"nodeName": {}});
+    })?;
+    check(4, &[&format!("the custom resource definition {name} is too old: it has no spec.scope")])?;
+    cloud.kubernetes.revoke_token(TOKEN);
+    cloud.kubernetes.add_token(TOKEN, USER, rights()?);
+    let missing = "missing: create nodemaintenancerequests.lcm.mirantis.com";
+    check(4, &[missing, "musterctl kubernetes rbac --with-maintenance", "the workload locks cannot be listed"])?;
+    cloud.nothing_is_disturbed()?;
+    cloud.fleet.done()
 }

@@ -12,12 +12,13 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use muster_coordinator::orchestrator::kubernetes::kubeconfig::Kubeconfig;
-use serde_json::Value;
+use muster_kubernetes_stand_in::rockoon::Rockoon;
+use serde_json::{Value, json};
 
 use super::{
     CLUSTER_LIMIT, LOOK_EVERY, RUN_LABEL, admin,
-    client::Client,
-    is_pending,
+    client::{Client, MERGE},
+    handshake, is_pending,
     journal::{Journal, Made},
     kubelets::Kubelets,
     label, name,
@@ -57,6 +58,10 @@ pub struct ClusterUnderTest {
     token: String,
     /// Directory of the fleet that runs now.
     fleet: Mutex<Option<PathBuf>>,
+    /// The application controller that runs now.
+    controller: Mutex<Option<Rockoon>>,
+    /// Paths of objects that somebody else is to make for the run.
+    expected: Mutex<BTreeSet<String>>,
     /// Held while an object is made: the end waits until it is written down.
     making: Mutex<()>,
     /// Is everything being removed? Nothing may be made any more.
@@ -102,6 +107,8 @@ impl ClusterUnderTest {
             kubelets,
             token: String::new(),
             fleet: Mutex::default(),
+            controller: Mutex::default(),
+            expected: Mutex::default(),
             making: Mutex::default(),
             ended: AtomicBool::new(false),
         })
@@ -149,6 +156,29 @@ impl ClusterUnderTest {
         *self.fleet.lock().unwrap_or_else(PoisonError::into_inner) = directory.map(Path::to_owned);
     }
 
+    /// This controller runs now. The one before is stopped.
+    pub(super) fn set_controller(&self, controller: Option<Rockoon>) {
+        *self.controller.lock().unwrap_or_else(PoisonError::into_inner) = controller;
+    }
+
+    /// An object that is not there is about to be made by somebody else for the run.
+    pub(super) fn expect(&self, path: &str) -> Result<()> {
+        self.journal.intend(path)?;
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Write down that an expected object is the run's, if it is there.
+    pub(super) fn adopt(&self, path: &str) -> Result<()> {
+        if !self.expected.lock().unwrap_or_else(PoisonError::into_inner).remove(path) {
+            return Ok(());
+        }
+        let Some(object) = self.client.get(path)? else { return self.journal.not_made(path) };
+        let labels = json!({"metadata": {"uid": uid(&object), "labels": {RUN_LABEL: self.run()}}});
+        self.client.patch(path, MERGE, &labels)?.object(path)?;
+        self.journal.made(path, uid(&object))
+    }
+
     /// Create an object, and write down that it is the run's.
     pub(super) fn create(&self, collection: &str, object: &Value) -> Result<Value> {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,6 +217,10 @@ impl ClusterUnderTest {
         let made = self.journal.all_made();
         let mut left: Vec<&Made> = made.iter().filter(|made| !kept.contains(&made.path)).collect();
         let mut failures = Vec::new();
+        // Nodes and definitions wait for them.
+        if let Err(error) = handshake::clear(&self.client, self.run()) {
+            failures.push(format!("{error:#}"));
+        }
         let spaces: Vec<&Made> = left.iter().copied().filter(|made| is_in(&made.path, NAMESPACES)).collect();
         for space in &spaces {
             match self.remove(space) {
@@ -229,6 +263,7 @@ impl ClusterUnderTest {
         ensure!(label(&found, RUN_LABEL) == self.run(), "{path} lost the run's label: is it somebody else's now?");
         if is_in(path, NODES) {
             self.kubelets.remove(name(&found));
+            handshake::release(&self.client, path, &found)?;
         }
         let answer = self.client.delete(path, wanted, None)?;
         // It went in the meantime, or another one has its name.
@@ -283,6 +318,9 @@ impl ClusterUnderTest {
         if let Some(directory) = fleet {
             processes::end_all(&directory)?;
         }
+        self.set_controller(None);
+        let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        expected.iter().try_for_each(|path| self.adopt(path))?;
         self.remove_but(&BTreeSet::new()).with_context(|| {
             format!(
                 "run {} left objects behind, which {} lists: run the suite again with --clean-up",
@@ -354,7 +392,7 @@ fn refuse_leftovers(client: &Client, records: &Path, identity: &str) -> Result<(
             return Err(anyhow!(Refusal(format!(
                 "{object} is of run {run} of this suite, of which {} has no record: run it with --clean-up where that \
                  run was started, or remove by hand what bears its label: `kubectl delete namespaces,nodes,\
-                 clusterroles,clusterrolebindings -l {RUN_LABEL}={run}`",
+                 clusterroles,clusterrolebindings,customresourcedefinitions -l {RUN_LABEL}={run}`",
                 records.display()
             ))));
         }
@@ -589,6 +627,57 @@ mod tests {
         cluster.end()?;
         assert!(kubernetes.object("configmaps", "default", "gone").is_none());
         assert!(kubernetes.object("configmaps", "default", "taken").is_some());
+        Ok(())
+    }
+
+    /// Defines the kinds of the maintenance handshake, as Muster or a controller's chart does.
+    fn define(kubernetes: &Kubernetes, kinds: &[&str]) -> Result<()> {
+        kinds.iter().try_for_each(|plural| {
+            let version =
+                json!({"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {}}});
+            let names = json!({"kind": plural, "plural": plural});
+            let spec = json!({"group": "lcm.mirantis.com", "scope": "Cluster", "names": names, "versions": [version]});
+            let name = format!("{plural}.lcm.mirantis.com");
+            kubernetes.put(DEFINITIONS, "", json!({"metadata": {"name": name}, "spec": spec}))
+        })
+    }
+
+    const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+    const LOCKS: &str = "nodeworkloadlocks.lcm.mirantis.com";
+
+    /// Definitions that came during the run go with what is in them. Those that were there stay, with what is not the
+    /// run's. No finalizer of the run's controller, which is gone, keeps anything.
+    #[test]
+    fn definitions_of_run_are_removed() -> Result<()> {
+        for were_there in [false, true] {
+            let (kubernetes, directory) = control_plane()?;
+            let all = &handshake::KINDS[..];
+            let (before, during) = if were_there { (all, &all[..0]) } else { (&all[..0], all) };
+            define(&kubernetes, before)?;
+            let cluster = start(&directory)?;
+            let expected = handshake::expect(&cluster)?;
+            define(&kubernetes, during)?;
+            ensure!(expected.len() == during.len(), "{expected:?}");
+            // The others are adopted by the end of the run.
+            handshake::adopt(&cluster, &expected[..during.len() / 2])?;
+            let stage = Stage::new(&cluster, "handshake", Way::Recorded)?;
+            stage.build()?;
+            let node = stage.machines[0].clone();
+            let held = json!(["lcm.mirantis.com/rockoon.node-finalizer"]);
+            kubernetes.modify("nodes", "", &node, |node| node["metadata"]["finalizers"] = held.clone())?;
+            for (name, node) in [("theirs", "node-1"), ("ours", node.as_str())] {
+                let finalizers = if name == "ours" { held.clone() } else { json!([]) };
+                let lock = json!({"metadata": {"name": name, "finalizers": finalizers}, "spec": {"nodeName": node}});
+                kubernetes.put(LOCKS, "", lock)?;
+            }
+            drop(stage);
+            ensure!(kubernetes.object("nodes", "", &node).is_none(), "the node is gone");
+            cluster.end()?;
+            let names = |kind: &str| kubernetes.objects(kind).iter().map(|object| name(object).to_owned()).collect();
+            let (definitions, locks): (Vec<String>, Vec<String>) = (names(DEFINITIONS), names(LOCKS));
+            ensure!(definitions.len() == before.len(), "{definitions:?}");
+            ensure!(locks == if were_there { vec!["theirs"] } else { vec![] }, "{locks:?}");
+        }
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The coordinator's account with the shipped rights and no other, under names of the run.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{CLUSTER_LIMIT, LOOK_EVERY, RUN_LABEL, admin, client::Client, cluster::ClusterUnderTest, name, text};
@@ -8,6 +8,8 @@ use crate::fleet::look_every;
 
 /// What operators apply.
 const SHIPPED: &str = include_str!("../../../packaging/kubernetes/rbac.yaml");
+/// What they apply besides for the maintenance handshake.
+const MAINTENANCE: &str = include_str!("../../../packaging/kubernetes/rbac-maintenance.yaml");
 /// The shipped namespace.
 const NAMESPACE: &str = "muster";
 /// The shipped account.
@@ -18,13 +20,32 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// Make the account, and a token of it that works.
 pub(super) fn token(cluster: &ClusterUnderTest) -> Result<String> {
-    let run = cluster.run();
-    let documents: Vec<Value> = serde_saphyr::from_multiple(SHIPPED).context("packaging/kubernetes/rbac.yaml")?;
+    give(cluster, SHIPPED)?;
+    let token = token_of(cluster, cluster.run(), ACCOUNT)?;
+    let client = Client::new(&admin::with_token(cluster.kubeconfig(), &token))?;
+    wait(&client, &json!({"verb": "list", "resource": "nodes"}))?;
+    Ok(token)
+}
+
+/// Give the account the rights of the maintenance handshake, and wait until it has them.
+pub(super) fn add_maintenance(cluster: &ClusterUnderTest) -> Result<()> {
+    give(cluster, MAINTENANCE)?;
+    let client = Client::new(&admin::with_token(cluster.kubeconfig(), cluster.token()))?;
+    wait(&client, &json!({"verb": "create", "group": "lcm.mirantis.com", "resource": "nodemaintenancerequests"}))
+}
+
+fn give(cluster: &ClusterUnderTest, shipped: &str) -> Result<()> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(shipped).context("a file of packaging/kubernetes")?;
     for document in documents.iter().filter(|document| !document.is_null()) {
-        let (collection, object) = of_run(document, run)?;
+        let (collection, object) = of_run(document, cluster.run())?;
         cluster.create(&collection, &object)?;
     }
-    let path = format!("/api/v1/namespaces/{run}/serviceaccounts/{ACCOUNT}/token");
+    Ok(())
+}
+
+/// A token of a service account.
+pub(super) fn token_of(cluster: &ClusterUnderTest, namespace: &str, account: &str) -> Result<String> {
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -32,10 +53,7 @@ pub(super) fn token(cluster: &ClusterUnderTest) -> Result<String> {
     });
     let made = cluster.client().post(&path, &request)?.object("the account's token")?;
     let token = text(&made, "/status/token");
-    if token.is_empty() {
-        bail!("the API server made a token without a value");
-    }
-    works(&Client::new(&admin::with_token(cluster.kubeconfig(), token))?)?;
+    ensure!(!token.is_empty(), "the API server made a token without a value");
     Ok(token.to_owned())
 }
 
@@ -63,16 +81,16 @@ fn of_run(document: &Value, run: &str) -> Result<(String, Value)> {
             }
             format!("/apis/rbac.authorization.k8s.io/v1/{}s", kind.to_lowercase())
         }
-        _ => bail!("packaging/kubernetes/rbac.yaml has a {kind} that the suite cannot place: teach it to"),
+        _ => bail!("packaging/kubernetes has a {kind} that the suite cannot place: teach it to"),
     };
     Ok((collection, object))
 }
 
-/// Wait until the token is accepted and has its rights: the API server learns of a binding a moment later.
-fn works(client: &Client) -> Result<()> {
-    let spec = json!({"resourceAttributes": {"verb": "list", "resource": "nodes"}});
+/// Wait until a token is accepted and has this right: the API server learns of a binding a moment later.
+pub(super) fn wait(client: &Client, right: &Value) -> Result<()> {
+    let spec = json!({"resourceAttributes": right});
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec});
-    look_every(LOOK_EVERY, "the rights of the coordinator's account", CLUSTER_LIMIT, || {
+    look_every(LOOK_EVERY, &format!("the right of an account: {right}"), CLUSTER_LIMIT, || {
         let answer = client.post(REVIEWS, &review)?;
         let allowed = answer.body.pointer("/status/allowed").and_then(Value::as_bool) == Some(true);
         Ok((answer.status == 201 && allowed).then_some(()))

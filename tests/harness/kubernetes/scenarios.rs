@@ -1,5 +1,7 @@
 //! The scenarios: updates of three control machines and three workers by real processes.
 
+mod controllers;
+
 use anyhow::{Result, ensure};
 
 use super::{
@@ -41,6 +43,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "undrainable_machine_is_deferred", run: undrainable_machine_is_deferred },
     Scenario { name: "kills_leave_no_node_cordoned", run: kills_leave_no_node_cordoned },
     Scenario { name: "aborts_give_back", run: aborts_give_back },
+    Scenario { name: "controller_releases_machines", run: controllers::release_machines },
+    Scenario { name: "daemon_pods_are_renewed", run: controllers::renew_daemon_pods },
 ];
 
 /// The check speaks TLS with the API server itself. It finds every right, node and control machine, and changes

@@ -246,7 +246,49 @@ impl<'c> Stage<'c> {
 
     /// Start to count ready replicas.
     pub(super) fn sample(&self) {
-        self.cluster.observer().sample(self.namespace(), &REPLICAS.map(|(app, _)| app));
+        self.sample_with(&[]);
+    }
+
+    /// The same with further apps.
+    pub(super) fn sample_with(&self, more: &[&str]) {
+        let apps = [&REPLICAS.map(|(app, _)| app)[..], more].concat();
+        self.cluster.observer().sample(self.namespace(), &apps);
+    }
+
+    /// Add a DaemonSet that renews no pod by itself.
+    pub(super) fn add_daemon_set(&self, app: &str) -> Result<()> {
+        self.cluster.create(&self.within("apis/apps/v1", "daemonsets"), &self.place.daemon_set(app))?;
+        self.wait_ready_pods(app, self.machines.len())
+    }
+
+    /// A DaemonSet as it is.
+    pub(super) fn daemon_set(&self, app: &str) -> Result<Value> {
+        let path = format!("{}/{app}", self.within("apis/apps/v1", "daemonsets"));
+        Ok(self.cluster.client().get(&path)?.unwrap_or_default())
+    }
+
+    /// Change the template of a DaemonSet as an operator does.
+    pub(super) fn change_template(&self, app: &str) -> Result<()> {
+        let path = format!("{}/{app}", self.within("apis/apps/v1", "daemonsets"));
+        let annotations = json!({"muster-test/template": "2"});
+        let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
+        self.cluster.client().patch(&path, MERGE, &patch)?.object(&path).map(drop)
+    }
+
+    /// UIDs of an app's pods.
+    pub(super) fn uids(&self, app: &str) -> BTreeSet<String> {
+        let seen = self.cluster.observer().seen();
+        seen.pods.values().filter(|pod| self.is_of(pod, app)).map(|pod| uid(pod).to_owned()).collect()
+    }
+
+    /// Label each node by its machine's type, control machines first.
+    pub(super) fn label_nodes(&self, [control, worker]: [&str; 2]) -> Result<()> {
+        self.machines.iter().try_for_each(|machine| {
+            let label = if machine_type(machine) == "control" { control } else { worker };
+            let path = format!("/api/v1/nodes/{machine}");
+            let patch = json!({"metadata": {"labels": {label: "enabled"}}});
+            self.cluster.client().patch(&path, MERGE, &patch)?.object(&path).map(drop)
+        })
     }
 
     /// Cordon a node as an operator does.
@@ -276,7 +318,8 @@ impl<'c> Stage<'c> {
         ensure!(!evicted.iter().any(|pod| stays(&pod)), "a pod was evicted that stays on its node: {evicted:?}");
         for exchange in self.relay.log() {
             ensure!(exchange.status != Some(403), "a right is missing: {exchange:?}");
-            ensure!(exchange.method != hyper::Method::DELETE, "Muster deletes nothing: {exchange:?}");
+            let is_own_request = exchange.path.starts_with("/apis/lcm.mirantis.com/");
+            ensure!(exchange.method != hyper::Method::DELETE || is_own_request, "Muster deletes nothing: {exchange:?}");
             if exchange.evicted_pod().is_some() {
                 ensure!(exchange.body["deleteOptions"]["preconditions"]["uid"].is_string(), "{exchange:?}");
             }
@@ -300,6 +343,7 @@ impl<'c> Stage<'c> {
             return Ok(());
         }
         self.cluster.set_fleet(None);
+        self.cluster.set_controller(None);
         self.cluster.observer().stop_sampling();
         self.cluster.remove_but(&self.before)
     }

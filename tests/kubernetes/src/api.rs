@@ -9,7 +9,7 @@ use super::{
     call::Call,
     deletion, eviction,
     failure::Failure,
-    kinds::{DEFINITIONS, Kind},
+    kinds::Kind,
     lists,
     objects::{set, text},
     state::State,
@@ -74,7 +74,7 @@ pub(super) fn perform(
         "create" if call.name.is_empty() => (201, write::create(store, call, &kind)?),
         "update" => (200, write::replace(store, call, &kind)?),
         "patch" => (200, write::patch(store, call, &kind)?),
-        "delete" if kind.resource() != DEFINITIONS => (200, deletion::delete(store, call, &kind)?),
+        "delete" => (200, deletion::delete(store, call, &kind)?),
         _ => {
             let message = "the server does not allow this method on the requested resource";
             return Err(Failure::new(405, Some("MethodNotAllowed"), message));

@@ -7,11 +7,14 @@ use serde_json::{Value, json};
 use super::{
     call::Call,
     failure::Failure,
-    kinds::Kind,
-    objects::{has, has_finalizers, is_terminating, list, name, namespace, number, set, text, uid},
+    kinds::{DEFINITIONS, Kind},
+    objects::{has, has_finalizers, is_terminating, list, name, namespace, number, set, set_condition, text, uid},
     store::Store,
     times,
 };
+
+/// Finalizer of a definition whose objects are being deleted.
+const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// How to delete.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +100,7 @@ pub(super) fn delete_object(
     let gone = match resource.as_str() {
         "pods" => mark_pod(&mut object, options),
         "namespaces" => mark_namespace(&mut object),
+        DEFINITIONS => mark_definition(&mut object),
         _ => mark(kind, &mut object, options),
     };
     if options.dry_run {
@@ -144,6 +148,20 @@ fn mark_namespace(object: &mut Value) -> bool {
     if !is_terminating(object) {
         set(object, &["metadata", "deletionTimestamp"], times::now());
         set(object, &["status", "phase"], "Terminating");
+    }
+    false
+}
+
+/// A definition waits for its objects. By the sources of apiextensions-apiserver: no recording shows it.
+fn mark_definition(object: &mut Value) -> bool {
+    if !is_terminating(object) {
+        let mut finalizers = list(object, "/metadata/finalizers").to_vec();
+        finalizers.push(CLEANUP.into());
+        set(object, &["metadata", "finalizers"], finalizers);
+        set(object, &["metadata", "deletionTimestamp"], times::now());
+        set(object, &["metadata", "deletionGracePeriodSeconds"], 0);
+        let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
+        set_condition(object, "Terminating", "True", json!({"reason": "InstanceDeletionPending", "message": message}));
     }
     false
 }

@@ -49,6 +49,12 @@ impl State {
         self.kinds.push(Arc::new(kind));
     }
 
+    /// Serve a resource no more, in any version.
+    pub(super) fn withdraw(&mut self, resource: &str) {
+        self.kinds.retain(|known| known.resource() != resource);
+        self.initializing.remove(resource);
+    }
+
     /// The kind of a resource such as `pods` or `poddisruptionbudgets.policy`.
     pub(super) fn kind(&self, resource: &str) -> Option<Arc<Kind>> {
         self.kinds.iter().find(|kind| kind.resource() == resource).cloned()

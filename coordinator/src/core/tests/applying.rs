@@ -1,14 +1,16 @@
 //! Applying a manifest: what changes, what stays, and what is refused as a whole.
 
+use std::collections::BTreeMap;
+
 use muster_proto::model::{
-    ClusterName, ClusterSpec, Counts, MachineSpec,
+    ClusterName, ClusterSpec, Counts, KubeconfigSource, KubernetesDrain, KubernetesSpec, MachineSpec,
     MachineType::{Control, Unassigned, Worker},
-    Scope,
+    Phase, RunnerKind, Scope, StateItem,
 };
 
 use super::{
     done,
-    fleet::{Fleet, apply, cluster, item_name, machine, machine_spec, spec},
+    fleet::{Fleet, apply, cluster, item, item_name, machine, machine_spec, spec},
     reason,
     updates::deployed,
 };
@@ -146,8 +148,8 @@ fn a_machine_whose_overrides_do_not_fit_the_recorded_cluster_is_refused() {
         unreachable!()
     };
     let own = &mut machines.values_mut().next().expect("one").0.state_items_overwrites;
-    own.insert(item_name("nothing"), std::collections::BTreeMap::new());
-    let alone = Request::Apply { clusters: std::collections::BTreeMap::new(), machines, dry_run: false };
+    own.insert(item_name("nothing"), BTreeMap::new());
+    let alone = Request::Apply { clusters: BTreeMap::new(), machines, dry_run: false };
     assert_eq!(reason(fleet.ask(alone)), "OverrideWithoutItem");
 }
 
@@ -173,6 +175,34 @@ fn what_an_apply_means_for_whom_is_said() {
         "cluster edge-7 configured; 2 control machines more may enrol: `musterctl token create --cluster edge-7 \
          --type …`"
     );
+}
+
+/// Without a Kubernetes there is nothing to renew, which is said once for all machine types.
+#[test]
+fn item_for_vrouters_without_kubernetes_is_told() {
+    let mut fleet = Fleet::of(1, 1).reported();
+    let mut vrouters = spec(1, 1);
+    for items in vrouters.machine_types.values_mut() {
+        let vrouter = item("vrouters", Phase::Deploy);
+        items.push(StateItem { runner: RunnerKind::VrouterRestart, params: BTreeMap::new(), ..vrouter });
+    }
+    let line =
+        "cluster edge-7: item vrouters does nothing: vrouter-restart renews pods, and spec.kubernetes is not set";
+    let said = done(fleet.ask(apply(vrouters.clone(), &[])));
+    assert_eq!(said.lines().filter(|said| *said == line).count(), 1, "{said}");
+    let source = KubeconfigSource::AdminConf("/etc/kubernetes/admin.conf".to_owned());
+    vrouters.kubernetes = Some(KubernetesSpec {
+        source,
+        drain: KubernetesDrain::default(),
+        etcd: None,
+        maintenance: None,
+        on_delete: Vec::new(),
+    });
+    let said = done(fleet.ask(apply(vrouters, &[])));
+    assert!(!said.contains("does nothing"), "{said}");
+    let items = &fleet.agents["control-1"].assignment.as_ref().expect("a list").items;
+    let names: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
+    assert!(names.contains(&"images") && !names.contains(&"vrouters"), "{names:?}");
 }
 
 #[test]

@@ -4,19 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::model::{ClusterName, MachineName, Now};
 
-use super::kubernetes::is_same_cluster;
+use super::kubernetes::{self, is_same_cluster};
 use crate::{
-    core::{About, Effect, KubernetesQuestion},
+    core::{About, Effect},
     facts::{
-        Facts, KubernetesAsked, LockKey, LockOf, LockRow, PutAnnotations, SETTLE_MS, Seen, StandingRequest,
-        Transaction,
+        Facts, LockKey, LockOf, LockRow, PutAnnotations, SETTLE_MS, Seen, StandingRequest, Transaction,
         handshake::{HandshakeObjects, LockObject, NodeAnnotations, RequestObject, Subject},
         kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
     },
     plan::{
-        Limits,
-        drain::kubernetes::{access, control_plane},
-        handshake,
+        Limits, handshake,
         requests::{Requested, requested},
         snapshot::ClusterSnapshot,
     },
@@ -46,32 +43,25 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
     for cluster in having(facts) {
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let (Some(spec), Some(op)) = (&snapshot.spec.kubernetes, handshake::next(&snapshot)) else { continue };
-        let access = access::of(facts, cluster, spec).map(|access| (access, control_plane::fallbacks(&snapshot)));
         let annotated =
             if matches!(op, KubernetesOp::Requests { .. }) { handshake::to_annotate(&snapshot) } else { Vec::new() };
         let annotated: Vec<(MachineName, NodeAnnotations)> =
             annotated.into_iter().map(|(machine, wanted)| (machine.clone(), wanted)).collect();
-        due.push((cluster.clone(), op, access, annotated));
+        due.push((cluster.clone(), op, kubernetes::way(&snapshot, spec), annotated));
     }
-    for (cluster, op, access, annotated) in due {
+    for (cluster, op, way, annotated) in due {
         let number = tx.next_question();
         let look = tx.handshake_mut(&cluster);
-        let (access, fallbacks) = match access {
-            Ok(access) => access,
-            Err(what) => {
-                look.failure = Some(Seen { what, at_mono_ms: now.mono_ms });
-                continue;
-            }
-        };
-        if matches!(&op, KubernetesOp::Requests { make, .. } if !make.is_empty()) {
+        let makes = matches!(&op, KubernetesOp::Requests { make, .. } if !make.is_empty());
+        let places = (&mut look.asked, &mut look.failure);
+        if !kubernetes::put((number, About::Cluster(cluster), op), way, places, now, effects) {
+            continue;
+        }
+        if makes {
             look.unsettled_mono_ms = Some(now.mono_ms);
         }
-        // First: a coordinator that dies meanwhile takes them back all the same.
+        // Recorded before anything is sent: a coordinator that dies meanwhile takes them back all the same.
         note_annotations(tx, annotated);
-        let look = tx.handshake_mut(&cluster);
-        look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
-        let about = About::Cluster(cluster);
-        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
     }
 }
 

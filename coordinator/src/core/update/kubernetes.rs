@@ -1,9 +1,9 @@
 //! Questions to clusters' Kubernetes API servers, and their answers.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use muster_proto::{
-    model::{ClusterName, KubernetesDrain, MachineName, Now},
+    model::{ClusterName, KubernetesDrain, KubernetesSpec, MachineName, Now},
     seeded_bug::seeded_bug,
 };
 
@@ -13,7 +13,8 @@ use crate::{
         AuditObject, EvictedPod, Facts, KubernetesAsked, KubernetesObservation, MUSTER, MachineRow, OwedCordon, Seen,
         Transaction, Undrainable,
         kubernetes::{
-            Deletion, Eviction, KubernetesFailure, KubernetesNode, KubernetesOp, KubernetesReply, NodeLoad, PodRef,
+            Deletion, Eviction, KubernetesAccess, KubernetesFailure, KubernetesNode, KubernetesOp, KubernetesReply,
+            NodeLoad, PodRef,
         },
     },
     plan::{
@@ -62,8 +63,7 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let Some(spec) = &snapshot.spec.kubernetes else { continue };
         awaited.extend(targets(&snapshot).map(|view| (view.row.name.clone(), is_awaited(&snapshot, view))));
-        let fallbacks = control_plane::fallbacks(&snapshot);
-        let access = access::of(facts, cluster, spec).map(|access| (access, fallbacks));
+        let access = way(&snapshot, spec);
         let of_nodes = targets(&snapshot).flat_map(|view| {
             let due = events::due(&snapshot, view).into_iter();
             due.map(|event| (view.row.name.clone(), event)).collect::<Vec<_>>()
@@ -96,27 +96,54 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
     for (about, op, access) in asked {
         let number = tx.next_question();
         let look = &mut tx.live_mut(&about).kubernetes;
-        let (access, fallbacks) = match access {
-            Ok(access) => access,
-            Err(what) => {
-                look.failing_since_mono_ms.get_or_insert(now.mono_ms);
-                look.failure = Some(Seen { what, at_mono_ms: now.mono_ms });
-                continue;
-            }
-        };
-        match &op {
-            KubernetesOp::Cordon { .. } => look.unsettled_mono_ms = Some(now.mono_ms),
-            KubernetesOp::DeleteNode { .. } => look.node_deleted_mono_ms = Some(now.mono_ms),
-            KubernetesOp::Evict { .. } | KubernetesOp::Delete { .. } => {
-                look.evicted_at_mono_ms = Some(now.mono_ms);
-                look.evicted_number = number;
-            }
-            _ => {}
-        }
+        let cordons = matches!(op, KubernetesOp::Cordon { .. });
+        let takes = matches!(op, KubernetesOp::Evict { .. } | KubernetesOp::Delete { .. });
+        let deletes_node = matches!(op, KubernetesOp::DeleteNode { .. });
         let op = without_uids(op);
-        look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
-        let about = About::Machine(about);
-        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
+        let places = (&mut look.asked, &mut look.failure);
+        if !put((number, About::Machine(about), op), access, places, now, effects) {
+            look.failing_since_mono_ms.get_or_insert(now.mono_ms);
+            continue;
+        }
+        if cordons {
+            look.unsettled_mono_ms = Some(now.mono_ms);
+        }
+        if deletes_node {
+            look.node_deleted_mono_ms = Some(now.mono_ms);
+        }
+        if takes {
+            (look.evicted_at_mono_ms, look.evicted_number) = (Some(now.mono_ms), number);
+        }
+    }
+}
+
+/// How a cluster's API server is reached, and the servers to ask where it is not; or why it cannot be asked.
+pub(super) type Way = Result<(KubernetesAccess, Arc<[IpAddr]>), KubernetesFailure>;
+
+/// The way to this cluster's API server.
+pub(super) fn way(snapshot: &ClusterSnapshot<'_>, spec: &KubernetesSpec) -> Way {
+    let access = access::of(snapshot.facts, &snapshot.cluster.name, spec);
+    access.map(|access| (access, control_plane::fallbacks(snapshot)))
+}
+
+/// Puts a question, and notes it as the one that is open. False: it cannot be asked, and the failure is noted.
+pub(super) fn put(
+    (number, about, op): (u64, About, KubernetesOp),
+    way: Way,
+    (asked, failure): (&mut Option<KubernetesAsked>, &mut Option<Seen<KubernetesFailure>>),
+    now: Now,
+    effects: &mut Vec<Effect>,
+) -> bool {
+    match way {
+        Ok((access, fallbacks)) => {
+            *asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
+            effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
+            true
+        }
+        Err(what) => {
+            *failure = Some(Seen { what, at_mono_ms: now.mono_ms });
+            false
+        }
     }
 }
 

@@ -2,20 +2,23 @@
 
 use muster_proto::model::{ClusterName, MachineName, Now};
 
-use super::{freeze, kubernetes::is_same_cluster};
+use super::{
+    freeze,
+    kubernetes::{self, is_same_cluster},
+};
 use crate::{
     core::{
-        About, Effect, KubernetesQuestion,
+        About, Effect,
         decide::{begin_stage, end_stage},
     },
     facts::{
-        AuditObject, ClusterStage, Facts, KubernetesAsked, MUSTER, MachineUpdate, RenewalObservation, RenewalRow, Seen,
-        Stage, Transaction, UpdateKind,
+        AuditObject, ClusterStage, Facts, MUSTER, MachineUpdate, RenewalObservation, RenewalRow, Seen, Stage,
+        Transaction, UpdateKind,
         kubernetes::{KubernetesFailure, KubernetesReply},
     },
     plan::{
         Limits,
-        drain::kubernetes::{access, control_plane, eviction},
+        drain::kubernetes::eviction,
         secrets,
         snapshot::ClusterSnapshot,
         update::renewal::{self, RenewalStep},
@@ -73,22 +76,13 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
     for cluster in renewing.map(|row| &row.cluster) {
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let (Some(spec), Some(op)) = (&snapshot.spec.kubernetes, renewal::question(&snapshot)) else { continue };
-        let access = access::of(facts, cluster, spec).map(|access| (access, control_plane::fallbacks(&snapshot)));
-        due.push((cluster.clone(), op, access));
+        due.push((cluster.clone(), op, kubernetes::way(&snapshot, spec)));
     }
-    for (cluster, op, access) in due {
+    for (cluster, op, way) in due {
         let number = tx.next_question();
         let look = tx.renewal_mut(&cluster);
-        let (access, fallbacks) = match access {
-            Ok(access) => access,
-            Err(what) => {
-                look.failure = Some(Seen { what, at_mono_ms: now.mono_ms });
-                continue;
-            }
-        };
-        look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
-        let about = About::DaemonSets(cluster);
-        effects.push(Effect::AskKubernetes(KubernetesQuestion { number, about, access, op, fallbacks }));
+        let places = (&mut look.asked, &mut look.failure);
+        kubernetes::put((number, About::DaemonSets(cluster), op), way, places, now, effects);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What stands in the way of an update, as the API server's answers to a check show.
 
+mod controllers;
 mod programs;
 
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use crate::{
         Facts,
         kubernetes::{
             ClusterLoad, ControlServer, ControlState, KubernetesFailure, KubernetesNode, NodeLoad,
-            check::{Inspection, RIGHTS},
+            check::{Inspection, MAINTENANCE_RIGHTS, RIGHTS, Right},
         },
     },
     plan::{
@@ -28,6 +29,8 @@ use crate::{
 const SHOWN_MAX: usize = 20;
 /// How an account gets its rights.
 const APPLY_RIGHTS: &str = "musterctl kubernetes rbac | kubectl apply -f -";
+/// How an account gets those for the maintenance handshake.
+const APPLY_MAINTENANCE: &str = "musterctl kubernetes rbac --with-maintenance | kubectl apply -f -";
 /// How an account gets the right to delete pods.
 const APPLY_DELETE: &str = "musterctl kubernetes rbac --with-delete | kubectl apply -f -";
 /// Where it says what to change for pods that can never leave.
@@ -84,7 +87,7 @@ pub fn report(
     now: Now,
 ) -> Option<KubernetesCheck> {
     let snapshot = ClusterSnapshot::of(facts, cluster, limits, now)?;
-    let policy = snapshot.spec.kubernetes.as_ref()?.drain;
+    let spec = snapshot.spec.kubernetes.as_ref()?;
     let sections = match looked {
         Err(failure) => vec![section("API server", vec![unasked(failure)])],
         Ok(found) => {
@@ -95,10 +98,13 @@ pub fn report(
                 Ok(nodes) => {
                     let machines = machines(&snapshot, &nodes.load);
                     sections.push(section("Nodes", node_lines(&snapshot, &nodes.load, &machines)));
-                    sections.push(section("Pods", pod_lines(&machines, &policy)));
+                    sections.push(section("Pods", pod_lines(&machines, &spec.drain)));
                 }
             }
             let marks = found.nodes.as_ref().map_or(&[][..], |nodes| &nodes.marks);
+            if let (Some(spec), Some(found)) = (&spec.maintenance, &found.handshake) {
+                sections.push(section("Controllers", controllers::lines(spec, found)));
+            }
             sections.push(section("Other programs", programs::lines(found, marks)));
             sections
         }
@@ -134,11 +140,14 @@ fn api_server(snapshot: &ClusterSnapshot<'_>, found: &Inspection) -> CheckSectio
 }
 
 fn rights(found: &Inspection) -> CheckSection {
-    let mut lines = match &found.missing {
-        Err(failure) => vec![problem(format!("the API server does not say what rights the account has: {failure}"))],
-        Ok(missing) if missing.is_empty() => vec![ok(format!("the account has all {}", RIGHTS.len()))],
-        Ok(missing) => missing.iter().map(|right| then(problem(format!("missing: {right}")), APPLY_RIGHTS)).collect(),
-    };
+    let of_handshake = found.handshake.iter();
+    let of_handshake = of_handshake.map(|of| (&of.missing, &MAINTENANCE_RIGHTS[..], APPLY_MAINTENANCE));
+    let asked: Vec<_> = [(&found.missing, &RIGHTS[..], APPLY_RIGHTS)].into_iter().chain(of_handshake).collect();
+    let all: usize = asked.iter().map(|(_, rights, _)| rights.len()).sum();
+    let mut lines: Vec<CheckLine> = asked.iter().flat_map(|(missing, _, apply)| lacking(missing, apply)).collect();
+    if lines.is_empty() {
+        lines.push(ok(format!("the account has all {all}")));
+    }
     // Most clusters never need it: it is never a problem.
     lines.extend(match &found.may_delete {
         Ok(true) => Some(ok("the account may delete pods, which it does for `musterctl drain-force` alone")),
@@ -149,6 +158,16 @@ fn rights(found: &Inspection) -> CheckSection {
         Err(_) => None,
     });
     section("Rights", lines)
+}
+
+/// The rights that the account lacks, with how it gets them.
+fn lacking(missing: &Result<Vec<Right>, KubernetesFailure>, apply: &str) -> Vec<CheckLine> {
+    match missing {
+        Err(failure) => {
+            vec![problem(format!("the API server does not say what rights the account has: {failure}"))]
+        }
+        Ok(missing) => missing.iter().map(|right| then(problem(format!("missing: {right}")), apply)).collect(),
+    }
 }
 
 /// The API servers of control machines. None: there is at most one.

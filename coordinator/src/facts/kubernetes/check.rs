@@ -1,6 +1,7 @@
 //! What a check of a whole cluster asks its API server, and the answers. Nothing of it is kept.
 
 use core::fmt;
+use std::collections::BTreeSet;
 
 use super::{ClusterLoad, ControlState, KubernetesFailure};
 
@@ -57,6 +58,23 @@ pub const RIGHTS: [Right; 18] = [
     right("list", "machinehealthchecks", "cluster.x-k8s.io"),
 ];
 
+/// Every right of packaging/kubernetes/rbac-maintenance.yaml, which clusters with `kubernetes.maintenance` need too.
+pub const MAINTENANCE_RIGHTS: [Right; 10] = [
+    right("list", "clustermaintenancerequests", LCM),
+    right("create", "clustermaintenancerequests", LCM),
+    right("delete", "clustermaintenancerequests", LCM),
+    right("list", "nodemaintenancerequests", LCM),
+    right("create", "nodemaintenancerequests", LCM),
+    right("delete", "nodemaintenancerequests", LCM),
+    right("list", "clusterworkloadlocks", LCM),
+    right("list", "nodeworkloadlocks", LCM),
+    right("get", "customresourcedefinitions", "apiextensions.k8s.io"),
+    right("create", "customresourcedefinitions", "apiextensions.k8s.io"),
+];
+
+/// API group of the custom resources of the maintenance handshake.
+const LCM: &str = "lcm.mirantis.com";
+
 /// The right of packaging/kubernetes/rbac-delete.yaml, for an operator's word about a single pod alone.
 pub const DELETE_PODS: Right = right("delete", "pods", "");
 
@@ -79,6 +97,30 @@ pub struct Inspection {
     pub nodes: Result<Nodes, KubernetesFailure>,
     /// Objects among which other programs are that drain or reboot nodes.
     pub programs: Programs,
+    /// The maintenance handshake as custom resources. None: the manifest does not want it.
+    pub handshake: Option<Handshake>,
+}
+
+/// What the maintenance handshake as custom resources finds.
+#[derive(Clone, Debug)]
+pub struct Handshake {
+    /// The rights that the account lacks for it.
+    pub missing: Result<Vec<Right>, KubernetesFailure>,
+    /// The definitions of the custom resources.
+    pub definitions: Result<Definitions, KubernetesFailure>,
+    /// Names of the controllers that hold locks.
+    pub controllers: Result<BTreeSet<String>, KubernetesFailure>,
+}
+
+/// The definitions of the handshake's custom resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Definitions {
+    /// Number of those that are there, with the fields that Muster writes.
+    pub usable: usize,
+    /// Names of those that are not there.
+    pub absent: Vec<String>,
+    /// Why others cannot be used, each as a sentence.
+    pub unusable: Vec<String>,
 }
 
 /// The nodes of a cluster.
@@ -174,8 +216,6 @@ pub struct Order {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use serde_json::Value;
 
     use super::*;
@@ -213,10 +253,13 @@ mod tests {
         };
         let alone = shipped(include_str!("../../../../packaging/kubernetes/rbac-delete.yaml"));
         assert_eq!(alone, BTreeSet::from([text(&DELETE_PODS)]));
-        let shipped = shipped(include_str!("../../../../packaging/kubernetes/rbac.yaml"));
-        let checked: BTreeSet<String> = RIGHTS.iter().map(text).collect();
-        assert_eq!(checked.len(), RIGHTS.len(), "a right twice");
-        assert_eq!(checked, shipped);
+        let always = shipped(include_str!("../../../../packaging/kubernetes/rbac.yaml"));
+        let maintenance = shipped(include_str!("../../../../packaging/kubernetes/rbac-maintenance.yaml"));
+        for (rights, shipped) in [(&RIGHTS[..], always), (&MAINTENANCE_RIGHTS[..], maintenance)] {
+            let checked: BTreeSet<String> = rights.iter().map(text).collect();
+            assert_eq!(checked.len(), rights.len(), "a right twice");
+            assert_eq!(checked, shipped);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Asks an API server everything that a check of its cluster needs. Read-only, and apart from the questions of updates:
 //! on connections of its own, and within one deadline.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use muster_proto::model::Epoch;
 use serde::Deserialize;
@@ -11,10 +11,14 @@ use tokio::time::{Instant, timeout_at};
 use crate::facts::kubernetes::{
     ControlServer, ControlState, KubernetesFailure, KubernetesOp, KubernetesReply, SCALE_DOWN_DISABLED,
     SCALE_DOWN_IS_DISABLED,
-    check::{DELETE_PODS, Inspection, NodeMarks, Nodes, Order, OrderKind, Programs, RIGHTS, Right, Workload},
+    check::{
+        DELETE_PODS, Handshake, Inspection, MAINTENANCE_RIGHTS, NodeMarks, Nodes, Order, OrderKind, Programs, RIGHTS,
+        Right, Workload,
+    },
 };
 use crate::orchestrator::kubernetes::{
     client::{EVENT_NAMESPACE, KubernetesClient, cluster_uid, load_of, post, segment},
+    handshake,
     list::list,
     objects::{Meta, NodeObject, OrderObject, WorkloadObject},
     text::one_line,
@@ -39,13 +43,14 @@ const WORKLOADS: [(&str, &str); 3] = [
     ("cronjob", "/apis/batch/v1/cronjobs"),
 ];
 
-/// Inspect a cluster. `known` is the pinned UID of its `kube-system`.
+/// Inspect a cluster. `known` is the pinned UID of its `kube-system`; `maintenance`: with the handshake as custom
+/// resources.
 ///
 /// # Errors
 /// Its identity is unknown, or it is another cluster: nothing else was asked.
 pub(super) async fn inspect(
     (client, agents): (&KubernetesClient, (&Sessions, Epoch)),
-    known: Option<&str>,
+    (known, maintenance): (Option<&str>, bool),
     servers: Vec<ControlServer>,
 ) -> Result<Inspection, KubernetesFailure> {
     let deadline = Instant::now() + CHECK_MAX;
@@ -53,15 +58,17 @@ pub(super) async fn inspect(
     if let Some(known) = known.filter(|known| *known != cluster_uid) {
         return Err(KubernetesFailure::another_cluster(known, &cluster_uid));
     }
-    let (version, missing, may_delete, control_plane, nodes, programs) = tokio::join!(
+    let (version, missing, may_delete, control_plane, nodes, programs, handshake) = tokio::join!(
         within(deadline, version(client)),
-        within(deadline, missing(client)),
+        within(deadline, missing(client, &RIGHTS)),
         within(deadline, async { is_allowed(&mut client.session(), DELETE_PODS).await }),
         within(deadline, control_plane(client, agents, servers)),
         within(deadline, nodes(client, &cluster_uid)),
         programs(client, deadline),
+        async { if maintenance { Some(self::maintenance(client, deadline).await) } else { None } },
     );
-    Ok(Inspection { server: client.url(), cluster_uid, version, missing, may_delete, control_plane, nodes, programs })
+    let server = client.url();
+    Ok(Inspection { server, cluster_uid, version, missing, may_delete, control_plane, nodes, programs, handshake })
 }
 
 async fn within<T>(
@@ -96,16 +103,38 @@ struct ReviewStatus {
     allowed: bool,
 }
 
-/// The rights that the account lacks.
-async fn missing(client: &KubernetesClient) -> Result<Vec<Right>, KubernetesFailure> {
+/// Those of these rights that the account lacks.
+async fn missing(client: &KubernetesClient, rights: &[Right]) -> Result<Vec<Right>, KubernetesFailure> {
     let session = &mut client.session();
     let mut missing = Vec::new();
-    for right in RIGHTS {
-        if !is_allowed(session, right).await? {
-            missing.push(right);
+    for right in rights {
+        if !is_allowed(session, *right).await? {
+            missing.push(*right);
         }
     }
     Ok(missing)
+}
+
+/// What the maintenance handshake finds.
+async fn maintenance(client: &KubernetesClient, deadline: Instant) -> Handshake {
+    let definitions = within(deadline, async { handshake::look(&mut client.session()).await });
+    let (missing, definitions) = tokio::join!(within(deadline, missing(client, &MAINTENANCE_RIGHTS)), definitions);
+    // Without its definition a kind cannot be listed, and has no objects.
+    let controllers = match &definitions {
+        Ok(found) if !found.absent.is_empty() => Ok(BTreeSet::new()),
+        _ => within(deadline, controllers(client)).await,
+    };
+    Handshake { missing, definitions, controllers }
+}
+
+/// Names of the controllers that hold locks.
+async fn controllers(client: &KubernetesClient) -> Result<BTreeSet<String>, KubernetesFailure> {
+    match handshake::objects(&mut client.session()).await? {
+        KubernetesReply::Handshake { objects, .. } => {
+            Ok(objects.locks.into_iter().map(|lock| lock.controller).collect())
+        }
+        _ => Ok(BTreeSet::new()),
+    }
 }
 
 /// Has the account this right?

@@ -25,7 +25,7 @@ use crate::facts::{
     kubernetes::{KubernetesFailure, KubernetesReply},
 };
 
-pub(super) use definitions::define;
+pub(super) use definitions::{define, look};
 
 /// Group and version of the custom resources.
 const VERSION: &str = "lcm.mirantis.com/v1alpha1";

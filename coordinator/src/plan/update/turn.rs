@@ -312,6 +312,8 @@ impl<'c, 's> Participant<'c, 's> {
             let retry = format!("`musterctl retry {name}` once what it says has passed");
             let (reason, clears) = match aside.cause {
                 DeferralCause::Failed => (Reason::Refused, retry),
+                // No pod is deleted in a renewal: its budget has to change.
+                DeferralCause::Undrainable if mine.renewal.is_some() => (Reason::KubernetesUndrainable, retry),
                 DeferralCause::Undrainable => {
                     let last_resort = forcing::last_resort_for(view);
                     (Reason::KubernetesUndrainable, format!("{retry}; {last_resort}"))

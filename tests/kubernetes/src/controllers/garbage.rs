@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::{
     Config,
     deletion::{DeleteOptions, delete_object},
-    kinds::Kind,
+    kinds::{DEFINITIONS, Kind},
     objects::{
         controller_of, has_finalizers, is_terminating, list, name, namespace, set, set_condition, text, uid, unset,
     },
@@ -87,6 +87,20 @@ fn propagate(state: &mut State, kind: &Arc<Kind>, owner: &Value) {
         state.store.remove(&kind.resource(), namespace(owner), name(owner));
     } else {
         state.store.update(&kind.resource(), owner, |owner| set(owner, &["metadata", "finalizers"], rest));
+    }
+}
+
+/// Delete the objects of a definition that is being deleted, and then the definition: its kinds are served no more.
+pub(super) fn definition(state: &mut State, definition: &Value) {
+    let resources: BTreeSet<String> = Kind::defined_by(definition).iter().map(Kind::resource).collect();
+    for resource in &resources {
+        for object in state.store.all(resource).iter().filter(|object| !is_terminating(object)) {
+            delete(state, resource, object);
+        }
+    }
+    if resources.iter().all(|resource| state.store.all(resource).is_empty()) {
+        resources.iter().for_each(|resource| state.withdraw(resource));
+        state.store.remove(DEFINITIONS, "", name(definition));
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) use self::attachments::create_claim;
 use super::{
     Config, Shared, defaults,
     kinds::{self, Kind},
-    objects::{condition, name, text},
+    objects::{condition, is_terminating, name, text},
     state::{State, lock},
     write,
 };
@@ -152,9 +152,13 @@ fn tick(state: &mut State, memory: &mut Memory, config: &Config) {
     }
 }
 
-/// Establish new definitions, and serve their kinds.
+/// Establish new definitions and serve their kinds, and end those that are deleted.
 fn definitions(state: &mut State) {
     for definition in state.store.all(kinds::DEFINITIONS) {
+        if is_terminating(&definition) {
+            garbage::definition(state, &definition);
+            continue;
+        }
         if condition(&definition, "Established").is_some() {
             continue;
         }

@@ -1,29 +1,17 @@
-//! A client of an API server: each request has a connection of its own.
+//! What a controller asks of an API server, each request with a deadline.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use base64::{Engine as _, prelude::BASE64_STANDARD};
-use http_body_util::{BodyExt as _, Full};
-use hyper::{
-    Request, Response,
-    body::{Bytes, Incoming},
-    client::conn::http1,
-};
-use hyper_util::rt::TokioIo;
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::aws_lc_rs,
-    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
-};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use serde_json::Value;
-use tokio::{
-    net::TcpStream,
-    time::{Instant, timeout, timeout_at},
-};
-use tokio_rustls::TlsConnector;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::super::objects::{list, text};
+use super::super::{
+    client::{self, Answer},
+    objects::{list, text},
+};
 
 /// Time for one request, from connecting to the answer's last byte.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
@@ -35,86 +23,21 @@ const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 
 /// A client with the identity of a token.
-#[derive(Clone)]
-pub(super) struct Client(Arc<Inner>);
-
-struct Inner {
-    /// `HOST:PORT`.
-    address: String,
-    name: ServerName<'static>,
-    token: String,
-    tls: TlsConnector,
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Client").field(&self.0.address).finish()
-    }
-}
+#[derive(Clone, Debug)]
+pub(super) struct Client(client::Client);
 
 impl Client {
     /// The server and the token of a kubeconfig's current context. Nothing is sent.
     pub(super) fn of_kubeconfig(kubeconfig: &str) -> Result<Self> {
-        let config: Value = serde_saphyr::from_str(kubeconfig).context("the kubeconfig is not YAML")?;
-        let named = |what: &str, name: &str| {
-            let entry = list(&config, &format!("/{what}")).iter().find(|entry| text(entry, "/name") == name);
-            entry.with_context(|| format!("the kubeconfig has no {what} {name}"))
-        };
-        let context = named("contexts", text(&config, "/current-context"))?;
-        let cluster = named("clusters", text(context, "/context/cluster"))?;
-        let user = named("users", text(context, "/context/user"))?;
-        let server = text(cluster, "/cluster/server");
-        let server = server.strip_prefix("https://").with_context(|| format!("{server} is not an https URL"))?;
-        let server = server.split('/').next().unwrap_or("");
-        let (host, port) = match server.rsplit_once(':') {
-            Some((host, port)) if port.parse::<u16>().is_ok() => (host, port),
-            _ => (server, "443"),
-        };
-        let ca = BASE64_STANDARD.decode(text(cluster, "/cluster/certificate-authority-data"))?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&ca) {
-            roots.add(certificate.ok().context("the certificate authority is not PEM")?)?;
-        }
-        let tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Self(Arc::new(Inner {
-            name: ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?,
-            address: format!("{host}:{port}"),
-            token: text(user, "/user/token").to_owned(),
-            tls: TlsConnector::from(Arc::new(tls)),
-        })))
-    }
-
-    /// Send a request. The answer's body is still to be read.
-    async fn exchange(&self, method: &str, path: &str, content_type: &str, body: &Value) -> Result<Response<Incoming>> {
-        let Inner { address, name, token, tls } = &*self.0;
-        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_nodelay(true)?;
-        let stream = tls.connect(name.clone(), stream).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("Host", address)
-            .header("Accept", JSON)
-            .header("Content-Type", content_type)
-            .header("Authorization", format!("Bearer {token}"));
-        Ok(sender.send_request(request.body(Full::new(bytes))?).await?)
+        client::Client::of_kubeconfig(kubeconfig).map(Self)
     }
 
     /// Send a request and read the answer: its status and its object.
     async fn send(&self, method: &str, path: &str, content_type: &str, body: &Value) -> Result<(u16, Value)> {
-        let exchange = async {
-            let response = self.exchange(method, path, content_type, body).await?;
-            let status = response.status().as_u16();
-            let bytes = response.into_body().collect().await?.to_bytes();
-            Ok((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
-        };
-        timeout(REQUEST_LIMIT, exchange).await.with_context(|| format!("no answer to {method} {path}"))?
+        let headers = [("Accept", JSON), ("Content-Type", content_type)];
+        let sent = timeout(REQUEST_LIMIT, self.0.send_with(method, path, &headers, body)).await;
+        let Answer { status, body, .. } = sent.with_context(|| format!("no answer to {method} {path}"))??;
+        Ok((status, body))
     }
 
     /// The same. Only an object is a success.
@@ -169,7 +92,7 @@ impl Client {
     /// Watch a collection from a resourceVersion.
     pub(super) async fn watch(&self, path: &str, version: &str) -> Result<Events> {
         let path = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds={WATCH_SECONDS}");
-        let response = timeout(REQUEST_LIMIT, self.exchange("GET", &path, JSON, &Value::Null)).await??;
+        let response = timeout(REQUEST_LIMIT, self.0.open("GET", &path, &[("Accept", JSON)], &Value::Null)).await??;
         if response.status() != 200 {
             bail!("GET {path}: the API server answers {}", response.status());
         }

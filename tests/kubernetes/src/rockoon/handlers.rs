@@ -15,7 +15,7 @@ use super::{
     RockoonConfig,
     client::Client,
     locks::{CLUSTER_REQUESTS, DELETION_REQUESTS, Lock, NODE_LOCKS, NODE_REQUESTS, NODES, is_inactive},
-    operator::{Collection, Handlers},
+    operator::{Collection, Handlers, Link},
 };
 
 /// Labels of the roles. The value is `enabled`.
@@ -32,14 +32,15 @@ const MIGRATING: &str = "Waiting servers migration is completed";
 #[derive(Debug)]
 pub(super) struct OpenStack {
     config: RockoonConfig,
-    client: Client,
+    link: Link,
     /// Held while a node enters or leaves maintenance, so that no two nodes take the last place.
     maintenance: Arc<Mutex<()>>,
 }
 
 impl OpenStack {
     pub(super) fn new(client: Client, config: RockoonConfig) -> Self {
-        Self { config, client, maintenance: Arc::default() }
+        let link = Link { client, retry: config.retry, reconnect: config.reconnect };
+        Self { config, link, maintenance: Arc::default() }
     }
 
     /// Its finalizer. Nodes are watched by another process of it.
@@ -54,11 +55,11 @@ impl OpenStack {
 
     fn lock(&self, node: &str) -> Lock {
         let name = if self.config.legacy { node.to_owned() } else { format!("openstack-{node}") };
-        Lock::of_node(&self.client, name, self.config.pace)
+        Lock::of_node(&self.link.client, name, self.config.pace)
     }
 
     async fn node(&self, name: &str) -> Result<Option<Value>> {
-        self.client.get(&format!("{NODES}/{name}")).await
+        self.link.client.get(&format!("{NODES}/{name}")).await
     }
 
     /// Set the state active and name the release, if the lock names another one.
@@ -90,7 +91,7 @@ impl OpenStack {
 
     fn cluster_lock(&self) -> Option<Lock> {
         let name = format!("openstack-{}", self.config.deployment.as_ref()?);
-        Some(Lock::of_cluster(&self.client, name, self.config.pace))
+        Some(Lock::of_cluster(&self.link.client, name, self.config.pace))
     }
 
     /// Set a message, which begins with the time and so changes at every try.
@@ -120,10 +121,10 @@ impl OpenStack {
 
     /// May one more node enter maintenance? As soon as one role has its maximum there, none may.
     async fn has_room(&self) -> Result<bool> {
-        let (locks, _) = self.client.list(NODE_LOCKS).await?;
+        let (locks, _) = self.link.client.list(NODE_LOCKS).await?;
         let busy = |lock: &&Value| text(lock, "/spec/controllerName") == "openstack" && is_in_maintenance(lock);
         let busy: BTreeSet<&str> = locks.iter().filter(busy).map(|lock| text(lock, "/spec/nodeName")).collect();
-        let (mut nodes, _) = self.client.list(NODES).await?;
+        let (mut nodes, _) = self.link.client.list(NODES).await?;
         nodes.retain(|node| busy.contains(name(node)));
         let RockoonConfig { legacy, controllers_max, gateways_max, computes_max, .. } = self.config;
         let maxima = [(CONTROLLER, controllers_max), (GATEWAY, gateways_max), (COMPUTE, computes_max)];
@@ -198,7 +199,7 @@ impl OpenStack {
         }
         let path = format!("/api/v1/namespaces/openstack/pods?fieldSelector=spec.nodeName%3D{node}");
         let counts = |pod: &Value| controller_of(pod).is_none_or(|owner| text(owner, "/kind") != "Job");
-        while self.client.list(&path).await?.0.iter().any(|pod| counts(pod) && !is_ready(pod)) {
+        while self.link.client.list(&path).await?.0.iter().any(|pod| counts(pod) && !is_ready(pod)) {
             sleep(self.config.poll).await;
         }
         Ok(())
@@ -230,7 +231,7 @@ impl OpenStack {
             let value = has_role(node, role).then_some("controller");
             set(&mut labels, &[&format!("rockoon-{role}")], value);
         }
-        self.client.merge(&format!("{NODES}/{}", name(node)), &json!({"metadata": {"labels": labels}})).await?;
+        self.link.client.merge(&format!("{NODES}/{}", name(node)), &json!({"metadata": {"labels": labels}})).await?;
         if has_any_role(node) {
             return self.present(node).await.map(drop);
         }
@@ -249,16 +250,8 @@ impl OpenStack {
 }
 
 impl Handlers for OpenStack {
-    fn client(&self) -> &Client {
-        &self.client
-    }
-
-    fn retry(&self) -> Duration {
-        self.config.retry
-    }
-
-    fn reconnect(&self) -> Duration {
-        self.config.reconnect
+    fn link(&self) -> &Link {
+        &self.link
     }
 
     fn collections(&self) -> Vec<Collection> {

@@ -42,15 +42,19 @@ pub(super) struct Collection {
     pub(super) finishes: bool,
 }
 
+/// How a controller works with its API server.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) client: Client,
+    /// Time until a handler that failed is tried again.
+    pub(super) retry: Duration,
+    /// Pause after a request that failed.
+    pub(super) reconnect: Duration,
+}
+
 /// What a controller does.
 pub(super) trait Handlers: fmt::Debug + Send + Sync + 'static {
-    fn client(&self) -> &Client;
-
-    /// Time until a handler that failed is tried again.
-    fn retry(&self) -> Duration;
-
-    /// Pause after a request that failed.
-    fn reconnect(&self) -> Duration;
+    fn link(&self) -> &Link;
 
     fn collections(&self) -> Vec<Collection> {
         Vec::new()
@@ -143,14 +147,14 @@ async fn follow<H: Handlers>(handlers: Arc<H>, collection: Collection) {
     let mut tasks = Tasks::new();
     loop {
         if list_and_watch(&handlers, collection, &mut tasks).await.is_err() {
-            sleep(handlers.reconnect()).await;
+            sleep(handlers.link().reconnect).await;
         }
     }
 }
 
 /// One list, and the watch after it. Its end is followed by another list.
 async fn list_and_watch<H: Handlers>(handlers: &Arc<H>, collection: Collection, tasks: &mut Tasks) -> Result<()> {
-    let client = handlers.client();
+    let client = &handlers.link().client;
     let (objects, version) = client.list(collection.path).await?;
     let listed: BTreeSet<&str> = objects.iter().map(uid).collect();
     tasks.retain(|uid, task| {
@@ -207,8 +211,8 @@ async fn tend<H: Handlers>(handlers: Arc<H>, collection: Collection, mut seen: w
         let next = step(&*handlers, &collection, &object, &mut handled).await;
         let pause = match &next {
             Ok(Next::Change) => None,
-            Ok(Next::Retry) => Some(handlers.retry()),
-            Err(_) => Some(handlers.reconnect()),
+            Ok(Next::Retry) => Some(handlers.link().retry),
+            Err(_) => Some(handlers.link().reconnect),
         };
         let due = pause.map(|pause| Instant::now() + pause);
         let retries = matches!(next, Ok(Next::Retry));
@@ -227,7 +231,7 @@ async fn tend<H: Handlers>(handlers: Arc<H>, collection: Collection, mut seen: w
         if retries && seen.borrow().as_ref().is_some_and(|newest| !is_terminating(newest)) {
             let touch = json!({"metadata": {"annotations": {TOUCHED: Timestamp::now().to_string()}}});
             // What fails here fails in the handler, too.
-            let _ = handlers.client().merge(&path(&collection, &object), &touch).await;
+            let _ = handlers.link().client.merge(&path(&collection, &object), &touch).await;
         }
     }
 }
@@ -252,7 +256,7 @@ async fn step<H: Handlers>(
     object: &Value,
     handled: &mut Option<Value>,
 ) -> Result<Next> {
-    let client = handlers.client();
+    let client = &handlers.link().client;
     let path = path(collection, object);
     let finalizers = list(object, "/metadata/finalizers");
     let held = collection.finalizer.filter(|own| finalizers.iter().any(|finalizer| finalizer == own));

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
-    super::objects::{is_terminating, name, text},
+    super::objects::{has, is_terminating, name, text},
     client::Client,
-    locks::{CLUSTER_REQUESTS, Lock, NODE_REQUESTS, NODES, is_inactive},
-    operator::{Daemon, Handlers},
+    locks::{CLUSTER_REQUESTS, Lock, NODE_LOCKS, NODE_REQUESTS, NODES, is_inactive},
+    operator::{Daemon, Handlers, Link},
 };
 
 /// Label of its nodes. The value is `enabled`.
@@ -59,8 +59,9 @@ pub struct TungstenFabric(Daemon<Fabric>);
 impl TungstenFabric {
     /// Start with the server and the token of a kubeconfig.
     pub fn start(kubeconfig: &str, config: TungstenFabricConfig) -> Result<Self> {
-        let client = Client::of_kubeconfig(kubeconfig)?;
-        Daemon::start(Fabric { config, client, updated: Mutex::default() }).map(Self)
+        let (client, retry) = (Client::of_kubeconfig(kubeconfig)?, config.reconnect);
+        let link = Link { client, retry, reconnect: retry };
+        Daemon::start(Fabric { config, link, updated: Mutex::default() }).map(Self)
     }
 
     /// Stop at once. Returns when nothing is written any more.
@@ -77,22 +78,14 @@ impl TungstenFabric {
 #[derive(Debug)]
 struct Fabric {
     config: TungstenFabricConfig,
-    client: Client,
+    link: Link,
     /// Nodes that came back since the cluster request was made.
     updated: Mutex<BTreeSet<String>>,
 }
 
 impl Handlers for Fabric {
-    fn client(&self) -> &Client {
-        &self.client
-    }
-
-    fn retry(&self) -> Duration {
-        self.config.reconnect
-    }
-
-    fn reconnect(&self) -> Duration {
-        self.config.reconnect
+    fn link(&self) -> &Link {
+        &self.link
     }
 
     async fn started(&self) {
@@ -106,16 +99,23 @@ impl Handlers for Fabric {
 impl Fabric {
     /// Look at everything, and act.
     async fn round(&self) -> Result<()> {
-        let (mut nodes, _) = self.client.list(NODES).await?;
+        let (mut nodes, _) = self.link.client.list(NODES).await?;
         nodes.retain(|node| text(node, VROUTER) == "enabled");
         let asked = self.requests(NODE_REQUESTS).await?;
         let asked: BTreeSet<&str> = asked.iter().map(|request| text(request, "/spec/nodeName")).collect();
+        let (locks, _) = self.link.client.list(NODE_LOCKS).await?;
         let mut granted = false;
         let mut waiting = None;
         for node in nodes.iter().map(name) {
-            let lock = Lock::of_node(&self.client, format!("tf-{node}"), self.config.pace);
-            let fields = json!({"spec": {"controllerName": "tungstenfabric", "nodeName": node}});
-            let inactive = is_inactive(&lock.present(&fields, None).await?);
+            let lock = Lock::of_node(&self.link.client, format!("tf-{node}"), self.config.pace);
+            let found = locks.iter().find(|known| name(known) == format!("tf-{node}") && has(known, "/status"));
+            let inactive = match found {
+                Some(found) => is_inactive(found),
+                None => {
+                    let fields = json!({"spec": {"controllerName": "tungstenfabric", "nodeName": node}});
+                    is_inactive(&lock.present(&fields, None).await?)
+                }
+            };
             match (inactive, asked.contains(node)) {
                 (true, true) => granted = true,
                 (true, false) => self.bring_back(&lock, node).await?,
@@ -131,7 +131,7 @@ impl Fabric {
 
     /// The requests that are not being deleted.
     async fn requests(&self, collection: &str) -> Result<Vec<Value>> {
-        let (mut requests, _) = self.client.list(collection).await?;
+        let (mut requests, _) = self.link.client.list(collection).await?;
         requests.retain(|request| !is_terminating(request));
         Ok(requests)
     }
@@ -158,7 +158,7 @@ impl Fabric {
     /// Let the cluster's lock follow the cluster request.
     async fn cluster(&self, nodes: usize) -> Result<()> {
         let name = format!("tf-{}", self.config.operator);
-        let lock = Lock::of_cluster(&self.client, name, self.config.pace);
+        let lock = Lock::of_cluster(&self.link.client, name, self.config.pace);
         let found = lock.present(&json!({"spec": {"controllerName": "tungstenfabric"}}), None).await?;
         if self.requests(CLUSTER_REQUESTS).await?.is_empty() {
             self.updated().clear();

@@ -7,7 +7,10 @@ use muster_kubernetes_stand_in::{Allowance, Config, Controller, Fault, FaultActi
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Client, MERGE, soon, until};
+use crate::{
+    client::{Client, MERGE, soon, until},
+    recordings::definitions::define,
+};
 
 fn config() -> Config {
     Config {
@@ -401,5 +404,36 @@ async fn bindings_give_rights_to_accounts() -> Result<()> {
     ensure!(reader.get("/api/v1/pods").await?.status == 403, "another resource");
     let other = client.send("POST", &format!("{accounts}/nobody/token"), post, &request).await?;
     ensure!(other.status == 404, "{other:?}");
+    Ok(())
+}
+
+/// A definition goes after its objects, and they go after their finalizers. Its kind is served no more, until somebody
+/// defines it again.
+#[tokio::test]
+async fn deleted_definition_takes_its_objects_along() -> Result<()> {
+    let (kubernetes, client) = cluster(0, config())?;
+    define(&kubernetes, &client).await?;
+    let (kind, name) = ("customresourcedefinitions", "clusterworkloadlocks.lcm.mirantis.com");
+    let definition = &format!("/apis/apiextensions.k8s.io/v1/{kind}/{name}");
+    let locks = "/apis/lcm.mirantis.com/v1alpha1/clusterworkloadlocks";
+    for (name, finalizers) in [("free", json!([])), ("held", json!(["example.com/held"]))] {
+        let lock = json!({"metadata": {"name": name, "finalizers": finalizers}, "spec": {"controllerName": "c"}});
+        ensure!(client.send("POST", locks, "application/json", &lock).await?.status == 201);
+    }
+    let deleted = client.send("DELETE", definition, "", &Value::Null).await?;
+    ensure!(deleted.status == 200 && deleted.text_at("/metadata/deletionTimestamp") != "", "{}", deleted.text);
+    let names = || {
+        let held = kubernetes.objects(name);
+        held.iter().map(|lock| lock["metadata"]["name"].to_string()).collect::<Vec<_>>()
+    };
+    until("the free lock is gone", || names() == ["\"held\""]).await?;
+    ensure!(client.get(definition).await?.status == 200, "it waits for the other one");
+    let released = json!({"metadata": {"finalizers": []}});
+    client.send("PATCH", &format!("{locks}/held"), MERGE, &released).await?;
+    let is_there = || kubernetes.object(&format!("{kind}.apiextensions.k8s.io"), "", name).is_some();
+    until("the definition is gone", || !is_there()).await?;
+    ensure!(client.get(locks).await?.status == 404);
+    define(&kubernetes, &client).await?;
+    ensure!(client.get(locks).await?.body["items"] == json!([]));
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::{
     },
     VERSION,
 };
-use crate::facts::kubernetes::KubernetesFailure;
+use crate::facts::kubernetes::{KubernetesFailure, check::Definitions};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GROUP: &str = "lcm.mirantis.com";
@@ -40,18 +40,30 @@ const KINDS: [Kind; 6] = [
 /// Create the definitions that the API server lacks. One that exists belongs to whoever made it, and is only looked at.
 pub(crate) async fn define(session: &mut Session<'_>) -> Result<(), KubernetesFailure> {
     for kind in &KINDS {
-        let answer = session.send(Call::get(format!("{DEFINITIONS}/{}", kind.name()))).await?;
-        if answer.status == 404 {
-            let created = session.send(post(DEFINITIONS, &kind.definition())).await?;
-            // Another controller may create it at the same moment.
-            if created.status != 409 {
-                created.object::<Value>()?;
-            }
-        } else {
-            kind.suits(&answer.object()?)?;
+        if let Some(found) = kind.find(session).await? {
+            kind.suits(&found).map_err(KubernetesFailure::Other)?;
+            continue;
+        }
+        let created = session.send(post(DEFINITIONS, &kind.definition())).await?;
+        // Another controller may create it at the same moment.
+        if created.status != 409 {
+            created.object::<Value>()?;
         }
     }
     Ok(())
+}
+
+/// Look at all definitions, and create none.
+pub(crate) async fn look(session: &mut Session<'_>) -> Result<Definitions, KubernetesFailure> {
+    let mut definitions = Definitions::default();
+    for kind in &KINDS {
+        match kind.find(session).await?.map(|found| kind.suits(&found)) {
+            None => definitions.absent.push(kind.name()),
+            Some(Err(why)) => definitions.unusable.push(why),
+            Some(Ok(())) => definitions.usable += 1,
+        }
+    }
+    Ok(definitions)
 }
 
 impl Kind {
@@ -63,11 +75,19 @@ impl Kind {
         format!("{}.{GROUP}", self.plural())
     }
 
+    /// Its definition, as it is there.
+    async fn find(&self, session: &mut Session<'_>) -> Result<Option<Definition>, KubernetesFailure> {
+        let answer = session.send(Call::get(format!("{DEFINITIONS}/{}", self.name()))).await?;
+        if answer.status == 404 { Ok(None) } else { answer.object().map(Some) }
+    }
+
     /// Has this definition, which somebody else made, every field that Muster writes?
-    fn suits(&self, found: &Definition) -> Result<(), KubernetesFailure> {
+    ///
+    /// # Errors
+    /// What it lacks, as a sentence.
+    fn suits(&self, found: &Definition) -> Result<(), String> {
         let (name, wanted) = (self.name(), VERSION.rsplit('/').next().unwrap_or_default());
-        let fault =
-            |what: String| Err(KubernetesFailure::Other(format!("the custom resource definition {name} {what}")));
+        let fault = |what: String| Err(format!("the custom resource definition {name} {what}"));
         let Some(version) = found.spec.versions.iter().find(|version| version.served && version.name == wanted) else {
             return fault(format!("serves no version {wanted}"));
         };

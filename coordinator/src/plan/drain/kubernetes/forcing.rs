@@ -217,6 +217,11 @@ fn is_in_its_turn(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Res
     let Some(mine) = view.update() else {
         return refused(format!("{machine} is in no update, and its Kubernetes node is not drained"));
     };
+    if mine.renewal.is_some() {
+        return refused(format!(
+            "{machine} renews pods of DaemonSets, and its Kubernetes node is not drained for that"
+        ));
+    }
     match Participant::of(snapshot, view).map(Participant::state) {
         Some(TurnState::Returning { .. } | TurnState::GivingBack { .. }) => {
             return refused(format!("{machine} is being given back, and its Kubernetes node is not drained any more"));

@@ -150,7 +150,8 @@ fn waits_for_locks(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bo
 
 /// Is it deferred because its workloads can never be moved away as things are?
 fn is_undrainable(view: &MachineView<'_>) -> bool {
-    let deferral = view.update().filter(|_| view.row.slot.is_none()).and_then(|mine| mine.deferral.as_ref());
+    let mine = view.update().filter(|mine| view.row.slot.is_none() && mine.renewal.is_none());
+    let deferral = mine.and_then(|mine| mine.deferral.as_ref());
     deferral.is_some_and(|deferral| deferral.cause == DeferralCause::Undrainable)
 }
 

@@ -1,5 +1,7 @@
 //! What a check of the cluster finds before an update.
 
+use std::collections::BTreeSet;
+
 use muster_proto::resource::{CheckLine, CheckSection, LineKind};
 
 use super::*;
@@ -7,7 +9,7 @@ use crate::{
     documents::kubernetes::check,
     facts::kubernetes::{
         ClusterLoad, ControlServer, ControlState, EtcdState, KubernetesNode, NodeLoad,
-        check::{Inspection, Nodes, Programs, RIGHTS},
+        check::{Definitions, Handshake, Inspection, MAINTENANCE_RIGHTS, Nodes, Programs, RIGHTS, Right},
     },
 };
 
@@ -33,6 +35,7 @@ fn inspection(fleet: &Fleet, kubernetes: &Kubernetes) -> Inspection {
         control_plane: Ok(servers.into_iter().map(healthy).collect()),
         nodes: Ok(Nodes { load: ClusterLoad { cluster_uid, nodes, daemon_sets: None }, marks: Vec::new() }),
         programs: Programs::default(),
+        handshake: None,
     }
 }
 
@@ -95,6 +98,30 @@ fn check_names_missing_rights() {
     assert_eq!(texts(&rights, LineKind::Problem), expected);
     let mut problems = rights.iter().filter(|line| line.kind == LineKind::Problem);
     assert!(problems.all(|line| line.next.as_deref().is_some_and(|next| next.contains("kubernetes rbac"))));
+}
+
+/// A cluster without the handshake needs none of its rights, and one with it needs both kinds.
+#[test]
+fn check_names_missing_rights_of_handshake() {
+    let (fleet, kubernetes) = fleet(|_| {});
+    let with = |missing: &[Right]| {
+        let handshake = Handshake {
+            missing: Ok(missing.to_vec()),
+            definitions: Ok(Definitions::default()),
+            controllers: Ok(BTreeSet::new()),
+        };
+        let found = Inspection { handshake: Some(handshake), ..inspection(&fleet, &kubernetes) };
+        lines(&report(&fleet, Ok(found)), "Rights")
+    };
+    assert!(texts(&with(&[]), LineKind::Ok).contains(&"the account has all 27"));
+    let rights = with(&MAINTENANCE_RIGHTS[7..9]);
+    let expected = [
+        "missing: list nodeworkloadlocks.lcm.mirantis.com",
+        "missing: get customresourcedefinitions.apiextensions.k8s.io",
+    ];
+    assert_eq!(texts(&rights, LineKind::Problem), expected);
+    let mut problems = rights.iter().filter(|line| line.kind == LineKind::Problem);
+    assert!(problems.all(|line| line.next.as_deref().is_some_and(|next| next.contains("--with-maintenance"))));
 }
 
 #[test]

@@ -1,15 +1,22 @@
 //! The renewal of pods of `OnDelete` DaemonSets at the end of an update: one node after another, each in a turn of its
 //! own, and what holds it.
 
-use muster_proto::model::{DeadlineOutcome, OnDeleteDaemonSets};
+use std::collections::BTreeMap;
+
+use muster_proto::model::{DeadlineOutcome, OnDeleteDaemonSets, Phase, RunnerKind, Scope, StateItem};
 
 use super::*;
-use crate::facts::{
-    ClusterStage,
-    kubernetes::{
-        Budget, Eviction, PodRef,
-        daemon_sets::{DaemonPod, DaemonSet},
+use crate::{
+    core::{Refusal, tests::fleet::item},
+    documents,
+    facts::{
+        ClusterStage,
+        kubernetes::{
+            Budget, ClusterLoad, Eviction, NodeLoad, PodName, PodRef,
+            daemon_sets::{DaemonPod, DaemonSet, DaemonSets},
+        },
     },
+    plan::update::renewal,
 };
 
 const NODES: [&str; 3] = ["control-1", "worker-1", "worker-2"];
@@ -78,10 +85,19 @@ impl Kubernetes {
     }
 }
 
+/// A deployed cluster whose updates renew pods.
+fn renewing() -> Fleet {
+    let selector = OnDeleteDaemonSets { namespace: "tf".to_owned(), ..OnDeleteDaemonSets::default() };
+    at_rest_with(|spec| spec.on_delete = vec![selector])
+}
+
 /// Every machine is at the new release, and the template of the DaemonSet changed meanwhile.
 fn at_renewal(set_up: impl FnOnce(&mut Kubernetes)) -> (Fleet, Kubernetes) {
-    let selector = OnDeleteDaemonSets { namespace: "tf".to_owned(), ..OnDeleteDaemonSets::default() };
-    let fleet = at_rest_with(|spec| spec.on_delete = vec![selector]);
+    at_renewal_of(renewing(), set_up)
+}
+
+/// The same with a fleet at rest.
+fn at_renewal_of(fleet: Fleet, set_up: impl FnOnce(&mut Kubernetes)) -> (Fleet, Kubernetes) {
     let before = before_controls_of(fleet, 2, |kubernetes| kubernetes.daemon_sets.sets = vec![vrouter(OLD, OLD)]);
     let (mut fleet, mut kubernetes) = after_controls(before);
     fleet.live(&mut kubernetes, 12);
@@ -216,6 +232,12 @@ fn budget_that_never_allows_defers_untouched() {
     for name in NODES {
         assert_eq!(fleet.why(name).as_deref(), Some("KubernetesUndrainable"), "{name}: {}", fleet.says(name));
         assert!(fleet.says(name).contains("does not implement the scale subresource"), "{}", fleet.says(name));
+        let way_out = format!("`musterctl retry {name}` once what it says has passed");
+        assert_eq!(fleet.clears_when(name), way_out, "nothing is drained, so nothing is forced");
+        let pod = PodName { namespace: "tf".to_owned(), name: format!("vrouter-{name}-{OLD}") };
+        let forced = fleet.ask(Request::DrainForce { machine: machine(name), pod });
+        let Err(Refusal::State { message, .. }) = forced else { panic!("{forced:?}") };
+        assert!(message.ends_with("its Kubernetes node is not drained for that"), "{message}");
     }
     assert_eq!((kubernetes.evictions(), fleet.requests().len()), (0, 0));
     under(&mut kubernetes, budget(2, 3, 3));
@@ -298,4 +320,68 @@ fn locks_of_renewal_defer_past_deadline() {
     assert_eq!(fleet.why("control-1").as_deref(), Some("Deferred"), "{}", fleet.says("control-1"));
     assert_eq!(kubernetes.evictions(), 0);
     renew(&mut fleet, &mut kubernetes, "worker-1");
+}
+
+/// What a plan warns of where this was listed.
+fn warned(looked: Result<DaemonSets, KubernetesFailure>) -> Vec<String> {
+    let mut fleet = renewing();
+    release(&mut fleet, &["install"], 1);
+    let nodes = Kubernetes::of(&fleet).nodes.into_values().map(|node| (node, NodeLoad::default())).collect();
+    let load = ClusterLoad { cluster_uid: CLUSTER_UID.to_owned(), nodes, daemon_sets: Some(looked) };
+    let (facts, limits, options) = (fleet.core.facts(), fleet.core.limits(), Options::of(Scope::Drain));
+    let mut plan = documents::plan(facts, &cluster(), &options, limits, fleet.now()).expect("a plan");
+    documents::kubernetes::warn(&mut plan, facts, &cluster(), &Ok(load), limits, fleet.now());
+    plan.update.expect("something to do").warnings
+}
+
+/// The DaemonSet, with this budget over its pods.
+fn budgeted(budget: Budget) -> Result<DaemonSets, KubernetesFailure> {
+    let mut set = vrouter(OLD, OLD);
+    set.pods.iter_mut().for_each(|pod| pod.pod.budgets = vec![SET.to_owned()]);
+    Ok(DaemonSets { sets: vec![set], budgets: BTreeMap::from([(SET.to_owned(), budget)]), ..DaemonSets::default() })
+}
+
+/// Said once, not for each of its pods, and only where no eviction can ever be allowed.
+#[test]
+fn plan_warns_of_budget_that_never_allows() {
+    let words = "daemonsets.apps does not implement the scale subresource";
+    let failed = Budget { observed: false, sync_failed: Some(words.to_owned()), ..budget(0, 0, 0) };
+    for (budget, why) in [(failed, words), (budget(3, 3, 3), "needs 3 healthy pods of 3")] {
+        let warnings = warned(budgeted(budget));
+        let [warning] = &warnings[..] else { panic!("{why}: {warnings:?}") };
+        assert!(warning.starts_with("DaemonSet tf/vrouter: its pods cannot be renewed: "), "{warning}");
+        assert!(warning.contains(why), "{warning}");
+    }
+    assert_eq!(warned(budgeted(budget(2, 2, 3))), Vec::<String>::new(), "it may allow one later");
+    assert_eq!(warned(Ok(DaemonSets { sets: vec![vrouter(OLD, OLD)], ..DaemonSets::default() })), Vec::<String>::new());
+}
+
+#[test]
+fn plan_warns_of_daemon_sets_that_are_not_found() {
+    let none = "no DaemonSet of update strategy OnDelete is as spec.kubernetes.onDelete says: none is renewed";
+    assert_eq!(warned(Ok(DaemonSets::default())), [none]);
+    let forbidden = KubernetesFailure::Forbidden("daemonsets is forbidden".to_owned());
+    let warnings = warned(Err(forbidden.clone()));
+    assert_eq!(warnings, [format!("the DaemonSets whose pods are renewed cannot be listed: {forbidden}")]);
+}
+
+/// An item for vRouters is no item of any machine, and stands for the renewal.
+#[test]
+fn item_for_vrouters_renews_pods() {
+    let mut fleet = at_rest_with(|_| {});
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    for items in spec.machine_types.values_mut() {
+        let vrouters = item("vrouters", Phase::Deploy);
+        items.push(StateItem { runner: RunnerKind::VrouterRestart, params: BTreeMap::new(), ..vrouters });
+    }
+    fleet.ask(apply(spec, &[])).expect("applies");
+    let wanted = renewal::wanted(fleet.core.facts().spec(&cluster()).expect("applied"));
+    assert_eq!(wanted, [OnDeleteDaemonSets::of_vrouter()]);
+    let (mut fleet, mut kubernetes) = at_renewal_of(fleet, |_| {});
+    for name in NODES {
+        let items = &fleet.agents[name].assignment.as_ref().expect("a list").items;
+        assert!(items.iter().all(|item| item.name.as_str() != "vrouters"), "{name}: {items:?}");
+        renew(&mut fleet, &mut kubernetes, name);
+    }
+    assert_eq!((kubernetes.evictions(), stage(&fleet)), (NODES.len(), Some(true)));
 }

@@ -37,6 +37,7 @@ fn found(workloads: Vec<Workload>, orders: Vec<Order>, marks: NodeMarks) -> Vec<
         control_plane: Ok(Vec::new()),
         nodes: Ok(Nodes { load, marks: marks.clone() }),
         programs: Programs { workloads, orders, unknown: Vec::new() },
+        handshake: None,
     };
     lines(&inspection, &marks)
 }
@@ -163,6 +164,7 @@ fn what_cannot_be_listed_is_a_problem() {
         control_plane: Ok(Vec::new()),
         nodes: Err(KubernetesFailure::Other(String::new())),
         programs,
+        handshake: None,
     };
     let lines = lines(&inspection, &[]);
     assert!(matches!(&lines[..], [line] if line.kind == LineKind::Problem), "{lines:?}");
