@@ -3,13 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{LockState, Scope};
+use muster_proto::model::{Epoch, LockState, Scope};
 use serde::{Deserialize, Serialize};
 
 use super::{KubernetesAsked, Seen, kubernetes::KubernetesFailure};
 
 /// The annotation on a request that Muster made: the cluster's name in Muster.
 pub const REQUESTED_BY: &str = "muster/requested-by";
+
+/// The annotation on a request that Muster made, with a [`RequestMark`] as JSON.
+pub const REQUEST_MARK: &str = "muster/request";
 
 /// The annotation on a node with the application controllers' annotations that Muster set there, as JSON.
 pub const NODE_ANNOTATIONS: &str = "muster/node-annotations";
@@ -24,6 +27,14 @@ pub enum Subject {
     Node(String),
 }
 
+/// Which of Muster's requests an object stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestMark {
+    /// Epoch of the coordinator that made it.
+    pub epoch: Epoch,
+}
+
 /// A request to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRequest {
@@ -35,6 +46,8 @@ pub struct NewRequest {
     pub scope: Scope,
     /// Value of [`REQUESTED_BY`].
     pub requested_by: String,
+    /// Value of [`REQUEST_MARK`].
+    pub mark: RequestMark,
 }
 
 /// Annotations for application controllers that a node is to have because of Muster.
@@ -68,6 +81,8 @@ pub struct RequestObject {
     pub uid: String,
     /// Value of [`REQUESTED_BY`]. None: Muster did not make it.
     pub requested_by: Option<String>,
+    /// Value of [`REQUEST_MARK`]. None: it has none that can be read.
+    pub mark: Option<RequestMark>,
     /// Is it being deleted? It is gone when its finalizers are.
     pub deleting: bool,
     /// Its finalizers: whose release its end waits for.

@@ -3,18 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{Blocked, MachineName, MaintenanceObjects, ObjectController, Reason};
+use muster_proto::model::{Blocked, ClusterName, MachineName, MaintenanceObjects, ObjectController, Reason};
 
 use super::{
     drain::kubernetes::{self, FRESH_MS, SETTLE_MS},
     locks::CONTROLLERS_PREFIX,
     requests::{Requested, requested},
     safety::{self, blocked},
-    snapshot::ClusterSnapshot,
+    snapshot::{ClusterSnapshot, MachineView},
 };
 use crate::facts::{
     self, Facts, HandshakeObservation, MachineRow, Seen, StandingRequest,
-    handshake::{NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
+    handshake::{NewRequest, NodeAnnotations, OldRequest, RequestMark, RequestObject, Subject},
     kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
 };
 
@@ -103,7 +103,8 @@ fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
     let object = |Requested { machine, scope, .. }: Requested<'_>| {
         let subject = subject(machine)?;
         let name = name_of(snapshot, &subject);
-        Some(NewRequest { subject, name, scope, requested_by: cluster.to_string() })
+        let mark = RequestMark { epoch: snapshot.facts.meta.epoch };
+        Some(NewRequest { subject, name, scope, requested_by: cluster.to_string(), mark })
     };
     requested(snapshot.facts, cluster).filter_map(object).collect()
 }
@@ -123,8 +124,16 @@ fn takes_place(snapshot: &ClusterSnapshot<'_>, request: &RequestObject, subject:
     request.subject == *subject || has_name
 }
 
+/// Did this coordinator make the request, or one before it? A coordinator of a higher epoch knows what this store does
+/// not: its request is left to it.
+#[must_use]
+pub fn is_of_cluster(facts: &Facts, cluster: &ClusterName, request: &RequestObject) -> bool {
+    let by_us = request.requested_by.as_deref() == Some(cluster.as_str());
+    by_us && request.mark.is_none_or(|mark| mark.epoch <= facts.meta.epoch)
+}
+
 fn is_ours(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
-    request.requested_by.as_deref() == Some(snapshot.cluster.name.as_str())
+    is_of_cluster(snapshot.facts, &snapshot.cluster.name, request)
 }
 
 /// Requests to make: nobody's request is in their place, and their nodes are annotated.
@@ -168,6 +177,7 @@ fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<
         is_ours(snapshot, request)
             && !request.deleting
             && !wants_review(request)
+            && may_be_removed(snapshot, request).is_ok()
             && wanted.iter().all(|new| (&new.subject, &new.name) != (&request.subject, &request.name))
     };
     let old = |request: &RequestObject| OldRequest {
@@ -176,6 +186,45 @@ fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<
         uid: request.uid.clone(),
     };
     requests.iter().filter(is_over).map(old).take(CHANGES_MAX).collect()
+}
+
+/// May this request of ours be removed, which the record does not want? One that the record does not know may be newer
+/// than this copy of the store, and its machine may be disturbed. Only the agents can tell.
+///
+/// # Errors
+/// Who has not reported yet.
+fn may_be_removed(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Result<(), Blocked> {
+    if was_ended(snapshot, request) {
+        return Ok(());
+    }
+    let what = format!("{} {} is unknown to this store", kind(&request.subject), request.name);
+    if snapshot.now.mono_ms < snapshot.facts.live.started_mono_ms.saturating_add(SETTLE_MS) {
+        let message = format!("{what}, and the coordinator has just started");
+        return Err(blocked(Reason::Gathering, message, format!("{} s have passed since then", SETTLE_MS / 1_000)));
+    }
+    safety::gathered(snapshot)?;
+    let may_be_its = |view: &&MachineView<'_>| match (&request.subject, view.row.kubernetes_node.as_ref()) {
+        (Subject::Node(node), Some(known)) => node == known,
+        _ => true,
+    };
+    let is_silent = |view: &&MachineView<'_>| snapshot.facts.live.awaited.contains(&view.row.name);
+    let silent = snapshot.machines.iter().filter(is_silent).filter(may_be_its);
+    let silent: Vec<&str> = silent.map(|view| view.row.name.as_str()).collect();
+    if silent.is_empty() {
+        return Ok(());
+    }
+    let message =
+        format!("{what}, and {} has said nothing since the coordinator started", safety::some_names(silent.clone()));
+    let revoke = safety::for_each("revoke", silent);
+    Err(blocked(Reason::Gathering, message, format!("it connects; or, if it never will, {revoke}")))
+}
+
+/// Has the record seen this very object stand for a request that ended?
+fn was_ended(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
+    let of_machines = snapshot.machines.iter().filter_map(|view| view.update()?.standing.as_ref());
+    let rollouts = snapshot.facts.rollouts.values().filter(|row| row.cluster == snapshot.cluster.name);
+    let of_cluster = rollouts.filter_map(|row| row.update.as_ref()?.standing.as_ref());
+    of_machines.chain(of_cluster).any(|standing| standing.uid == request.uid)
 }
 
 /// The next question. One at a time.
@@ -306,7 +355,7 @@ pub fn stands<'a>(
     };
     let standing = standing(snapshot, row);
     match seen.what.iter().find(|request| takes_place(snapshot, request, &subject)) {
-        Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(request)),
+        Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(snapshot, request)),
         Some(request) => match standing.filter(|standing| standing.uid == request.uid) {
             Some(standing) => Ok(Some((request, standing))),
             None => Err(about_to_be_made(snapshot)),
@@ -327,10 +376,26 @@ fn about_to_be_made(snapshot: &ClusterSnapshot<'_>) -> Blocked {
 }
 
 /// Another request in the place of ours, or one that is not gone yet.
-fn in_the_way(request: &RequestObject) -> Blocked {
+fn in_the_way(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Blocked {
     let (kind, name) = (kind(&request.subject), &request.name);
     if request.deleting {
         return held(request);
+    }
+    let ours = snapshot.facts.meta.epoch;
+    let newer = request.mark.filter(|_| request.requested_by.as_deref() == Some(snapshot.cluster.name.as_str()));
+    if let Some(newer) = newer.filter(|mark| mark.epoch > ours) {
+        return blocked(
+            Reason::ForeignRequest,
+            format!(
+                "Error: {kind} {name} is of a coordinator of this cluster with epoch {}, and this one has epoch \
+                 {ours}: its store is older, or two coordinators are at work",
+                newer.epoch
+            ),
+            format!(
+                "that coordinator removes it; or, if it is gone for good, `kubectl delete {} {name}`",
+                kind.to_lowercase()
+            ),
+        );
     }
     blocked(
         Reason::ForeignRequest,
@@ -371,7 +436,7 @@ pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -
     let seen = fresh(snapshot)?;
     let other = seen.what.iter().find(|request| takes_place(snapshot, request, &subject));
     other.map_or(Ok(()), |request| {
-        Err(if is_ours(snapshot, request) { about_to_go(snapshot, request) } else { in_the_way(request) })
+        Err(if is_ours(snapshot, request) { about_to_go(snapshot, request) } else { in_the_way(snapshot, request) })
     })
 }
 
@@ -382,9 +447,7 @@ pub fn may_be_left(facts: &Facts, row: &MachineRow) -> bool {
     let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
     let has_it = kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some());
     let Some(subject) = row.kubernetes_node.clone().map(Subject::Node).filter(|_| has_it) else { return false };
-    let ours = |request: &RequestObject| {
-        request.subject == subject && request.requested_by.as_deref() == Some(cluster.as_str())
-    };
+    let ours = |request: &RequestObject| request.subject == subject && is_of_cluster(facts, cluster, request);
     let look = facts.live.handshakes.get(cluster);
     look.and_then(|look| look.requests.as_ref()).is_none_or(|seen| seen.what.iter().any(ours))
 }
@@ -392,6 +455,9 @@ pub fn may_be_left(facts: &Facts, row: &MachineRow) -> bool {
 fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Blocked {
     if request.deleting {
         return held(request);
+    }
+    if let Err(stays) = may_be_removed(snapshot, request) {
+        return stays;
     }
     let message = format!("the last {} {} is about to be removed", kind(&request.subject), request.name);
     is_changing(snapshot, Reason::LocksReturning, &message)

@@ -154,10 +154,10 @@ fn listed(
 
 /// Records which object stands for each request. One that was made anew has to be answered anew.
 fn note_standing(tx: &mut Transaction<'_>, cluster: &ClusterName, requests: &[RequestObject], now: Now) {
-    let mut standing: BTreeMap<&Subject, &RequestObject> = BTreeMap::new();
-    let ours = requests.iter().filter(|request| request.requested_by.as_deref() == Some(cluster.as_str()));
-    standing.extend(ours.filter(|request| !request.deleting).map(|request| (&request.subject, request)));
     let facts: &Facts = tx;
+    let mut standing: BTreeMap<&Subject, &RequestObject> = BTreeMap::new();
+    let ours = requests.iter().filter(|request| handshake::is_of_cluster(facts, cluster, request));
+    standing.extend(ours.filter(|request| !request.deleting).map(|request| (&request.subject, request)));
     let mut news: Vec<(Option<MachineName>, String)> = Vec::new();
     for requested in requested(facts, cluster) {
         let subject = match requested.machine {

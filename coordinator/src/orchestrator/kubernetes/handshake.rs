@@ -20,7 +20,8 @@ use super::{
 };
 use crate::facts::{
     handshake::{
-        HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, REQUESTED_BY, RequestObject, Subject,
+        HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, REQUEST_MARK, REQUESTED_BY,
+        RequestObject, Subject,
     },
     kubernetes::{KubernetesFailure, KubernetesReply},
 };
@@ -82,7 +83,10 @@ async fn create(session: &mut Session<'_>, new: &NewRequest) -> Result<(), Kuber
     let object = json!({
         "apiVersion": VERSION,
         "kind": kind,
-        "metadata": { "name": new.name, "annotations": { REQUESTED_BY: new.requested_by } },
+        "metadata": {
+            "name": new.name,
+            "annotations": { REQUESTED_BY: new.requested_by, REQUEST_MARK: json!(new.mark).to_string() },
+        },
         "spec": spec,
     });
     let answer = session.send(post(&path(plural, None), &object)).await?;
@@ -157,6 +161,7 @@ fn request(subject: Subject, Object { metadata, .. }: Object) -> RequestObject {
         name: metadata.name,
         uid: metadata.uid,
         requested_by: metadata.annotations.get(REQUESTED_BY).cloned(),
+        mark: metadata.annotations.get(REQUEST_MARK).and_then(|mark| serde_json::from_str(mark).ok()),
         deleting: metadata.deletion_timestamp.is_some(),
         finalizers: metadata.finalizers,
         annotations: metadata.annotations.into_keys().collect(),

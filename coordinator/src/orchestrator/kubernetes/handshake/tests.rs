@@ -41,8 +41,12 @@ fn time_before_message_is_left_out() {
 #[test]
 fn request_shows_who_has_seen_it() {
     let text = r#"{"metadata":{"name":"n","uid":"u","deletionTimestamp":"2026-11-27T02:12:28Z","finalizers":["a/b"],
-        "annotations":{"muster/requested-by":"edge-7","x":""}},"spec":{"nodeName":"n"}}"#;
-    let request = request(Subject::Node("n".to_owned()), object(text));
+        "annotations":{"muster/requested-by":"edge-7","muster/request":MARK}},"spec":{"nodeName":"n"}}"#;
+    let request = |mark: &str| request(Subject::Node("n".to_owned()), object(&text.replace("MARK", mark)));
+    for (mark, read) in [(r#""{\"epoch\":3}""#, Some(3)), (r#""""#, None), (r#""{}""#, None), (r#""3""#, None)] {
+        assert_eq!(request(mark).mark.map(|mark| mark.epoch.0), read, "{mark}");
+    }
+    let request = request(r#""""#);
     assert!(request.deleting && request.finalizers == ["a/b"]);
     assert_eq!((request.requested_by.as_deref(), request.annotations.len()), (Some("edge-7"), 2));
 }

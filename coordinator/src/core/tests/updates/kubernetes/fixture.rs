@@ -222,6 +222,7 @@ impl Kubernetes {
             name: new.name.clone(),
             uid: format!("uid-{}-{}", new.name, self.log.len()),
             requested_by: Some(new.requested_by.clone()),
+            mark: Some(new.mark),
             deleting: false,
             finalizers: self.finalizer.into_iter().map(str::to_owned).collect(),
             annotations: Vec::new(),

@@ -1,0 +1,120 @@
+//! The life of request objects and of annotations on nodes: which coordinator removes them, and when.
+
+use muster_proto::model::Epoch;
+
+use super::*;
+use crate::facts::handshake::RequestMark;
+
+fn with_maintenance() -> Fleet {
+    at_rest_with(|spec| spec.maintenance = Some(MaintenanceObjects::default()))
+}
+
+/// A request of this cluster that no update explains.
+fn left(node: &str) -> RequestObject {
+    RequestObject { requested_by: Some(cluster().to_string()), ..foreign(node, node) }
+}
+
+/// An update begins: its first control machine is under request, unless something keeps it back.
+fn at_first_control(fleet: &mut Fleet, kubernetes: &mut Kubernetes) {
+    fleet.ask(update()).expect("starts");
+    for name in fleet.agents.keys().cloned().collect::<Vec<_>>() {
+        fleet.finish(&name);
+    }
+    fleet.live(kubernetes, 6);
+    handle(fleet, kubernetes);
+    fleet.lock("ceph", None, LockState::Inactive);
+    fleet.live(kubernetes, 12);
+}
+
+/// The agents of a copy of the store report seconds after its start, and prove only then that it is older.
+#[test]
+fn older_store_leaves_live_requests() {
+    let mut fleet = with_maintenance();
+    release(&mut fleet, &["install"], 1);
+    let copy = fleet.store.clone();
+    let mut kubernetes = Kubernetes::of(&fleet);
+    at_first_control(&mut fleet, &mut kubernetes);
+    fleet.lock("ceph", Some("control-1"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 12);
+    assert!(fleet.permit("control-1").is_some(), "{}", fleet.says("control-1"));
+    let live = [cluster().to_string(), "control-1".to_owned()];
+    assert_eq!(names(&kubernetes), live);
+    fleet.kubernetes.clear();
+    fleet.restart_from(copy);
+    fleet.live(&mut kubernetes, 5);
+    assert_eq!(names(&kubernetes), live, "nobody has reported yet");
+    fleet.all_report();
+    fleet.live(&mut kubernetes, 150);
+    assert_eq!(names(&kubernetes), live, "the store is older");
+}
+
+/// A machine that is silent for long may be rebooting in a turn that this copy of the store does not know.
+#[test]
+fn request_stays_while_its_machine_is_silent() {
+    let mut fleet = with_maintenance();
+    let mut kubernetes = Kubernetes::of(&fleet);
+    kubernetes.requests.push(left("worker-1"));
+    fleet.restart();
+    for name in ["control-1", "control-2", "control-3", "worker-2"] {
+        fleet.connect(name);
+    }
+    fleet.live(&mut kubernetes, 300);
+    assert_eq!(names(&kubernetes), ["worker-1"]);
+    fleet.connect("worker-1");
+    fleet.live(&mut kubernetes, 66);
+    assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
+}
+
+/// A turn that waits for it says so.
+#[test]
+fn request_that_stays_is_named() {
+    let mut fleet = with_maintenance();
+    release(&mut fleet, &["install"], 1);
+    let mut kubernetes = Kubernetes::of(&fleet);
+    fleet.restart();
+    fleet.all_report();
+    fleet.report_boots();
+    fleet.watch("ceph", 2);
+    kubernetes.requests.push(left("control-1"));
+    at_first_control(&mut fleet, &mut kubernetes);
+    assert_eq!(fleet.why("control-1").as_deref(), Some("Gathering"), "{}", fleet.says("control-1"));
+    let said = "NodeMaintenanceRequest control-1 is unknown to this store";
+    assert!(fleet.says("control-1").contains(said), "{}", fleet.says("control-1"));
+    fleet.live(&mut kubernetes, 90);
+    assert!(!kubernetes.requests.iter().any(|known| known.uid == "foreign"), "{:?}", kubernetes.requests);
+}
+
+/// The record has seen these objects, and their requests end: nothing is waited for.
+#[test]
+fn ended_requests_go_soon_after_a_restart() {
+    let (mut fleet, mut kubernetes) = workers(Vec::new());
+    fleet.live(&mut kubernetes, 5);
+    assert_eq!(names(&kubernetes).len(), 2);
+    fleet.ask(Request::Abort { rollout: fleet.rollout() }).expect("aborts");
+    fleet.kubernetes.clear();
+    fleet.restart();
+    fleet.all_report();
+    fleet.report_boots();
+    fleet.live(&mut kubernetes, 10);
+    assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
+}
+
+/// Another coordinator of the cluster, or this one with a newer store, made it.
+#[test]
+fn request_of_a_higher_epoch_is_left_and_named() {
+    let mark = |epoch: u64| Some(RequestMark { epoch: Epoch(epoch) });
+    let open = |kubernetes: &mut Kubernetes| {
+        kubernetes.requests.push(RequestObject { mark: mark(99), ..left("worker-1") });
+    };
+    let (mut fleet, mut kubernetes) = workers_with(Vec::new(), open);
+    fleet.complete_in(&mut kubernetes, "worker-2");
+    fleet.live(&mut kubernetes, 200);
+    assert!(names(&kubernetes).contains(&"worker-1"), "it is left alone");
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("ForeignRequest"), "the other one goes first");
+    assert!(fleet.says("worker-1").contains("with epoch 99, and this one has epoch 1"), "{}", fleet.says("worker-1"));
+    kubernetes.request("worker-1").mark = mark(1);
+    fleet.live(&mut kubernetes, 15);
+    fleet.complete_in(&mut kubernetes, "worker-1");
+    fleet.live(&mut kubernetes, 12);
+    assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
+}
