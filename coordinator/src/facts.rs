@@ -274,6 +274,15 @@ impl Facts {
         self.specs.get(&(cluster.clone(), row.spec_version))
     }
 
+    /// The spec that holds for a cluster: the one that its open update froze, else the newest.
+    #[must_use]
+    pub fn spec_in_force(&self, cluster: &ClusterName) -> Option<&Arc<ClusterSpec>> {
+        match self.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref()) {
+            Some(update) => self.specs.get(&(cluster.clone(), update.version)),
+            None => self.spec(cluster),
+        }
+    }
+
     /// The spec that a machine follows: the target of its update, else the one it became Ready with, else the newest.
     #[must_use]
     pub fn spec_of(&self, machine: &MachineRow) -> Option<&Arc<ClusterSpec>> {

@@ -108,6 +108,10 @@ pub struct ClusterRow {
     /// UID of namespace `kube-system` at the first contact with its Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes_uid: Option<String>,
+    /// Requests of Muster's may be in its Kubernetes cluster: one was made, and no list has shown since that none is
+    /// left.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub kubernetes_requests: bool,
     /// Why new starts are blocked, and since when.
     pub blocked_since: Option<(Reason, u64)>,
 }

@@ -40,7 +40,26 @@ const ROCKOON_NODES: [&str; 3] =
 /// The annotation that kopf puts on an object once its handler is through.
 const KOPF_HANDLED: &str = "kopf.zalando.org/last-handled-configuration";
 
-/// The cluster's settings. None: it has no such handshake.
+/// The section `maintenance` that holds for a cluster: of its open update, else of the newest manifest. None: it has no
+/// such handshake.
+#[must_use]
+pub fn section<'a>(facts: &'a Facts, cluster: &ClusterName) -> Option<&'a MaintenanceObjects> {
+    facts.spec_in_force(cluster)?.kubernetes.as_ref()?.maintenance.as_ref()
+}
+
+/// Are a cluster's requests listed? After the section's end that goes on until none of ours is left.
+#[must_use]
+pub fn asks(facts: &Facts, cluster: &ClusterName) -> bool {
+    let kubernetes = facts.spec_in_force(cluster).and_then(|spec| spec.kubernetes.as_ref());
+    kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some() || is_left(facts, cluster))
+}
+
+/// May something of ours be in the Kubernetes cluster?
+fn is_left(facts: &Facts, cluster: &ClusterName) -> bool {
+    facts.clusters.get(cluster).is_some_and(|row| row.kubernetes_requests)
+}
+
+/// The cluster's settings, as [`section`]. None: it has no such handshake.
 #[must_use]
 pub fn spec<'a>(snapshot: &ClusterSnapshot<'a>) -> Option<&'a MaintenanceObjects> {
     kubernetes::spec(snapshot)?.maintenance.as_ref()
@@ -106,7 +125,7 @@ fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
         let mark = RequestMark { epoch: snapshot.facts.meta.epoch };
         Some(NewRequest { subject, name, scope, requested_by: cluster.to_string(), mark })
     };
-    requested(snapshot.facts, cluster).filter_map(object).collect()
+    requested(snapshot.facts, cluster).filter(|_| spec(snapshot).is_some()).filter_map(object).collect()
 }
 
 /// Name of our request about this.
@@ -230,18 +249,19 @@ fn was_ended(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
 /// The next question. One at a time.
 #[must_use]
 pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
-    spec(snapshot)?;
-    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
+    let may_ask = safety::store_is_current(snapshot).is_ok() && !snapshot.facts.meta.recovering;
+    if !may_ask || !asks(snapshot.facts, &snapshot.cluster.name) {
         return None;
     }
-    let Some(look) = look(snapshot) else { return Some(KubernetesOp::Handshake { define: true }) };
+    let define = spec(snapshot).is_some();
+    let Some(look) = look(snapshot) else { return Some(KubernetesOp::Handshake { define }) };
     let now = snapshot.now.mono_ms;
     if free_at(look) > now {
         return None;
     }
     // The definitions may be gone.
     let Some(seen) = look.requests.as_ref().filter(|_| look.failure.is_none()) else {
-        return Some(KubernetesOp::Handshake { define: true });
+        return Some(KubernetesOp::Handshake { define });
     };
     let (make, remove) = (to_make(snapshot, &seen.what), to_remove(snapshot, &seen.what));
     let annotate: Vec<_> = to_annotate(snapshot).into_iter().map(|(_, wanted)| wanted).collect();
@@ -268,7 +288,8 @@ fn every_ms(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> u64 {
     if ours || !wanted(snapshot).is_empty() {
         return LOOK_EVERY_MS;
     }
-    if snapshot.update().is_some() { OPEN_EVERY_MS } else { REST_EVERY_MS }
+    let is_open = snapshot.update().is_some() || is_left(snapshot.facts, &snapshot.cluster.name);
+    if is_open { OPEN_EVERY_MS } else { REST_EVERY_MS }
 }
 
 /// When the API server may be asked again, in monotonic milliseconds.
@@ -283,8 +304,7 @@ fn free_at(look: &HandshakeObservation) -> u64 {
 /// The next time, Unix milliseconds, at which time alone brings a question or another reason.
 #[must_use]
 pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
-    spec(snapshot)?;
-    let look = look(snapshot)?;
+    let look = look(snapshot).filter(|_| asks(snapshot.facts, &snapshot.cluster.name))?;
     let later = |at: u64, by_ms: u64| at.saturating_add(by_ms);
     let listed = look.requests.iter().flat_map(|seen| {
         let every_ms = every_ms(snapshot, &seen.what);
@@ -444,8 +464,7 @@ pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -
 #[must_use]
 pub fn may_be_left(facts: &Facts, row: &MachineRow) -> bool {
     let cluster = &row.spec.cluster_name;
-    let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
-    let has_it = kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some());
+    let has_it = section(facts, cluster).is_some();
     let Some(subject) = row.kubernetes_node.clone().map(Subject::Node).filter(|_| has_it) else { return false };
     let ours = |request: &RequestObject| request.subject == subject && is_of_cluster(facts, cluster, request);
     let look = facts.live.handshakes.get(cluster);
@@ -484,7 +503,8 @@ pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), B
         return Err(is_changing(snapshot, Reason::LocksReturning, message));
     }
     let never_seen = row.update.as_ref().is_some_and(|mine| mine.standing.is_none());
-    match unsettled_until(snapshot).filter(|until| never_seen && *until > snapshot.now.mono_ms) {
+    let until = unsettled_until(snapshot.facts, &row.spec.cluster_name);
+    match until.filter(|until| never_seen && *until > snapshot.now.mono_ms) {
         None => Ok(()),
         Some(_) => Err(blocked(
             Reason::LocksReturning,
@@ -496,9 +516,10 @@ pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), B
 
 /// Until when a request without an answer may still be made, in monotonic milliseconds. The previous coordinator may
 /// have sent one at its last moment.
-fn unsettled_until(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
-    let last = look(snapshot)?.unsettled_mono_ms;
-    let last = last.unwrap_or(0).max(snapshot.facts.live.started_mono_ms);
+#[must_use]
+pub fn unsettled_until(facts: &Facts, cluster: &ClusterName) -> Option<u64> {
+    let last = facts.live.handshakes.get(cluster)?.unsettled_mono_ms;
+    let last = last.unwrap_or(0).max(facts.live.started_mono_ms);
     Some(last.saturating_add(SETTLE_MS))
 }
 

@@ -26,20 +26,36 @@ const LOCKS_MAX: usize = 100_000;
 /// Longest name of a controller that is recorded, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Clusters with the handshake as custom resources.
-pub(in crate::core) fn having(facts: &Facts) -> impl Iterator<Item = &ClusterName> {
-    let has_it = |cluster: &ClusterName| {
-        let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
-        kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some())
-    };
-    facts.clusters.keys().filter(move |cluster| has_it(cluster))
+/// Clusters whose requests and locks are listed.
+pub(in crate::core) fn asking(facts: &Facts) -> impl Iterator<Item = &ClusterName> {
+    facts.clusters.keys().filter(|cluster| handshake::asks(facts, cluster))
+}
+
+/// Forgets what no section `maintenance` holds for any more: locks are left to their controllers. Without access to the
+/// cluster its operators also have what Muster left there.
+pub(in crate::core) fn forget_unwanted(tx: &mut Transaction<'_>, cluster: &ClusterName) {
+    if handshake::section(tx, cluster).is_some() {
+        return;
+    }
+    forget_locks(tx, cluster, &BTreeSet::new());
+    let has_access = tx.spec_in_force(cluster).is_some_and(|spec| spec.kubernetes.is_some());
+    if !has_access && let Some(row) = tx.cluster_mut(cluster) {
+        row.kubernetes_requests = false;
+    }
+}
+
+/// Forgets the locks that are objects, except these.
+fn forget_locks(tx: &mut Transaction<'_>, cluster: &ClusterName, except: &BTreeSet<LockKey>) {
+    let of_it = |key: &&LockKey| key.cluster == *cluster && key.uid.is_some();
+    let gone: Vec<LockKey> = tx.locks.keys().filter(of_it).filter(|key| !except.contains(*key)).cloned().collect();
+    gone.iter().for_each(|key| tx.drop_lock(key));
 }
 
 /// Asks the next questions, one for each cluster at a time.
 pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let facts: &Facts = tx;
     let mut due = Vec::new();
-    for cluster in having(facts) {
+    for cluster in asking(facts) {
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let (Some(spec), Some(op)) = (&snapshot.spec.kubernetes, handshake::next(&snapshot)) else { continue };
         let access = access::of(facts, cluster, spec).map(|access| (access, control_plane::fallbacks(&snapshot)));
@@ -59,10 +75,12 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
                 continue;
             }
         };
-        if matches!(&op, KubernetesOp::Requests { make, .. } if !make.is_empty()) {
+        let makes = matches!(&op, KubernetesOp::Requests { make, .. } if !make.is_empty());
+        if makes {
             look.unsettled_mono_ms = Some(now.mono_ms);
         }
         // First: a coordinator that dies meanwhile takes them back all the same.
+        note_left(tx, &cluster, |left| left || makes);
         note_annotations(tx, annotated);
         let look = tx.handshake_mut(&cluster);
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
@@ -84,6 +102,7 @@ pub(in crate::core) fn answered(
     let Some(asked) = tx.handshake_mut(cluster).asked.take_if(|asked| asked.number == number) else { return };
     let pins = tx.open_rollout(cluster).is_some_and(|rollout| rollout.update.is_some());
     let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now));
+    let result = result.or_else(|failure| without_definitions(tx, cluster, &asked.op, failure));
     let look = tx.handshake_mut(cluster);
     match result {
         Ok(KubernetesReply::Handshake { cluster_uid, objects }) => {
@@ -108,6 +127,34 @@ pub(in crate::core) fn answered(
             }
             look.failure = Some(Seen { what: failure, at_mono_ms: now.mono_ms });
         }
+    }
+}
+
+/// Where no section holds any more, definitions that are gone took everything with them.
+fn without_definitions(
+    tx: &Transaction<'_>,
+    cluster: &ClusterName,
+    op: &KubernetesOp,
+    failure: KubernetesFailure,
+) -> Result<KubernetesReply, KubernetesFailure> {
+    let lists = matches!(op, KubernetesOp::Handshake { define: false });
+    let cluster_uid = tx.live.handshakes.get(cluster).map(|look| look.cluster_uid.clone()).unwrap_or_default();
+    match failure {
+        KubernetesFailure::NotFound(_) if lists && handshake::section(tx, cluster).is_none() => {
+            Ok(KubernetesReply::Handshake { cluster_uid, objects: HandshakeObjects::default() })
+        }
+        failure => Err(failure),
+    }
+}
+
+/// Records whether requests of ours may be in the cluster.
+fn note_left(tx: &mut Transaction<'_>, cluster: &ClusterName, is_left: impl FnOnce(bool) -> bool) {
+    let Some(known) = tx.clusters.get(cluster).map(|row| row.kubernetes_requests) else { return };
+    let is_left = is_left(known);
+    if is_left != known
+        && let Some(row) = tx.cluster_mut(cluster)
+    {
+        row.kubernetes_requests = is_left;
     }
 }
 
@@ -140,7 +187,13 @@ fn listed(
     (at_mono_ms, now): (u64, Now),
 ) {
     note_standing(tx, cluster, &requests, now);
+    let locks = if handshake::section(tx, cluster).is_some() { locks } else { Vec::new() };
     note_locks(tx, cluster, locks, now);
+    let facts: &Facts = tx;
+    let is_there = requests.iter().any(|request| handshake::is_of_cluster(facts, cluster, request));
+    let may_come =
+        requested(facts, cluster).next().is_some() || handshake::unsettled_until(facts, cluster) > Some(now.mono_ms);
+    note_left(tx, cluster, |left| is_there || (left && may_come));
     let look = tx.handshake_mut(cluster);
     let known = std::mem::take(&mut look.finalizers);
     let borne = requests
@@ -215,9 +268,7 @@ fn note_locks(tx: &mut Transaction<'_>, cluster: &ClusterName, locks: Vec<LockOb
             tx.put_lock(row);
         }
     }
-    let of_it = |key: &&LockKey| key.cluster == *cluster && key.uid.is_some();
-    let gone: Vec<LockKey> = tx.locks.keys().filter(of_it).filter(|key| !there.contains(*key)).cloned().collect();
-    gone.iter().for_each(|key| tx.drop_lock(key));
+    forget_locks(tx, cluster, &there);
 }
 
 /// A controller's name as a part of a key.

@@ -10,7 +10,7 @@ use muster_proto::{
 use super::{
     at_rest_phase,
     deadlines::{defer, locks_were_inactive, looks_again, stuck},
-    drain, hooks, renewal, wants,
+    drain, handshake as handshake_objects, hooks, renewal, wants,
 };
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
@@ -145,6 +145,8 @@ fn close(tx: &mut Transaction<'_>, rollout: &str, now: Now) {
     let Some(row) = tx.rollouts.get(rollout) else { return };
     let cluster = row.cluster.clone();
     end_rollout(tx, rollout, now);
+    // The newest spec holds again.
+    handshake_objects::forget_unwanted(tx, &cluster);
     tx.drop_unused_specs(&cluster);
 }
 

@@ -48,6 +48,10 @@ pub(super) struct Kubernetes {
     pub(super) finalizer: Option<&'static str>,
     /// Its answer to every change of requests.
     pub(super) refused: Option<KubernetesFailure>,
+    /// Number of lists of requests and locks.
+    pub(super) lists: usize,
+    /// The definitions of requests and locks are gone.
+    pub(super) lists_none: bool,
     /// No request is made, and nothing says why.
     pub(super) makes_none: bool,
     /// Its DaemonSets, without the nodes.
@@ -122,6 +126,8 @@ impl Kubernetes {
             requests: Vec::new(),
             finalizer: None,
             refused: None,
+            lists: 0,
+            lists_none: false,
             makes_none: false,
             daemon_sets: DaemonSets::default(),
             locks: Vec::new(),
@@ -186,7 +192,12 @@ impl Kubernetes {
                 });
                 Ok(KubernetesReply::ControlPlane { cluster_uid, servers: servers.collect() })
             }
+            KubernetesOp::Handshake { define: false } if self.lists_none => {
+                self.lists += 1;
+                Err(KubernetesFailure::NotFound("the server could not find the requested resource".to_owned()))
+            }
             KubernetesOp::Handshake { .. } => {
+                self.lists += 1;
                 let objects = HandshakeObjects { requests: self.requests.clone(), locks: self.locks.clone() };
                 Ok(KubernetesReply::Handshake { cluster_uid, objects })
             }

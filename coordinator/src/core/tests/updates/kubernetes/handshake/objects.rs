@@ -118,3 +118,95 @@ fn request_of_a_higher_epoch_is_left_and_named() {
     fleet.live(&mut kubernetes, 12);
     assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
 }
+
+/// Applies the newest manifest without the section.
+fn drop_section(fleet: &mut Fleet) {
+    let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+    spec.kubernetes.as_mut().expect("a cluster").maintenance = None;
+    fleet.ask(apply(spec, &[])).expect("applies");
+}
+
+fn object_locks(fleet: &Fleet) -> usize {
+    fleet.core.facts().locks.keys().filter(|key| key.uid.is_some()).count()
+}
+
+/// Nothing of ours is left, and nobody asks about it any more.
+fn all_is_gone(fleet: &mut Fleet, kubernetes: &mut Kubernetes) {
+    assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
+    assert_eq!(object_locks(fleet), 0);
+    let lists = kubernetes.lists;
+    fleet.live(kubernetes, 200);
+    assert_eq!(kubernetes.lists, lists);
+}
+
+/// A running update keeps the section, and its locks hold. What it made there goes with it.
+#[test]
+fn section_holds_until_the_end_of_its_update() {
+    let open = |kubernetes: &mut Kubernetes| {
+        kubernetes.locks.push(lock("tungstenfabric", "worker-1", "one", LockState::Active));
+    };
+    let (mut fleet, mut kubernetes) = workers_with(Vec::new(), open);
+    fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 12);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"));
+    drop_section(&mut fleet);
+    assert_eq!(object_locks(&fleet), 1);
+    for _ in 0..3 {
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "{}", fleet.says("worker-1"));
+        assert!(fleet.permit("worker-1").is_none());
+        fleet.live(&mut kubernetes, 9);
+    }
+    set(&mut kubernetes, "one", LockState::Inactive);
+    fleet.live(&mut kubernetes, 12);
+    fleet.finish("worker-1");
+    fleet.lock("ceph", Some("worker-1"), LockState::Active);
+    fleet.live(&mut kubernetes, 12);
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksReturning"), "{}", fleet.says("worker-1"));
+    set(&mut kubernetes, "one", LockState::Active);
+    fleet.live(&mut kubernetes, 6);
+    fleet.lock("ceph", Some("worker-2"), LockState::Inactive);
+    fleet.live(&mut kubernetes, 12);
+    fleet.complete_in(&mut kubernetes, "worker-2");
+    fleet.live(&mut kubernetes, 12);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "{}", fleet.says("worker-2"));
+    all_is_gone(&mut fleet, &mut kubernetes);
+}
+
+/// The same after an abort, and with a coordinator that starts before everything is gone: the record tells it that
+/// something may be left.
+#[test]
+fn what_is_left_after_the_section_goes() {
+    for restarts in [false, true] {
+        let (mut fleet, mut kubernetes) = workers(Vec::new());
+        fleet.live(&mut kubernetes, 5);
+        drop_section(&mut fleet);
+        fleet.live(&mut kubernetes, 15);
+        fleet.ask(Request::Abort { rollout: fleet.rollout() }).expect("aborts");
+        if restarts {
+            kubernetes.refused = Some(KubernetesFailure::Forbidden("cannot delete resource".to_owned()));
+            kubernetes.requests.retain(|request| request.subject == Subject::Cluster);
+            fleet.live(&mut kubernetes, 20);
+            assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "{}", fleet.says("worker-1"));
+            fleet.kubernetes.clear();
+            fleet.restart();
+            fleet.all_report();
+            fleet.report_boots();
+            kubernetes.refused = None;
+            assert_eq!(names(&kubernetes).len(), 1, "it could not be removed");
+        }
+        fleet.live(&mut kubernetes, 90);
+        all_is_gone(&mut fleet, &mut kubernetes);
+    }
+}
+
+/// With the definitions everything is gone.
+#[test]
+fn definitions_that_are_gone_leave_nothing() {
+    let (mut fleet, mut kubernetes) = workers(Vec::new());
+    drop_section(&mut fleet);
+    kubernetes.lists_none = true;
+    kubernetes.requests.clear();
+    fleet.ask(Request::Abort { rollout: fleet.rollout() }).expect("aborts");
+    fleet.live(&mut kubernetes, 2_100);
+    all_is_gone(&mut fleet, &mut kubernetes);
+}
