@@ -318,6 +318,7 @@ fn apply_cluster(
                 swarm_init: None,
                 kubernetes_uid: None,
                 kubernetes_requests: false,
+                kubernetes_annotations: BTreeMap::new(),
                 blocked_since: None,
             });
         }

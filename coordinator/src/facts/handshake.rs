@@ -149,6 +149,8 @@ pub struct HandshakeObservation {
     pub failure: Option<Seen<KubernetesFailure>>,
     /// Why the last change was not made. None: it was.
     pub change_failure: Option<KubernetesFailure>,
+    /// Why a node's annotations were not put or taken back at the last try, by the node's name.
+    pub annotation_failures: BTreeMap<String, Seen<KubernetesFailure>>,
     /// Time of the last creation, in monotonic milliseconds: while it has no answer it may yet be carried out.
     pub unsettled_mono_ms: Option<u64>,
     /// Since when a request has borne a finalizer, by UID and finalizer, in monotonic milliseconds.

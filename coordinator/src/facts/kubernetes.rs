@@ -80,7 +80,7 @@ pub enum KubernetesOp {
         define: bool,
     },
     /// Create and delete requests, and annotate nodes, all at once. One that exists, or is gone, is no failure.
-    /// Answered with [`KubernetesReply::Done`].
+    /// Answered with [`KubernetesReply::Changed`].
     Requests {
         /// UID of namespace `kube-system`: nothing is changed in another cluster.
         cluster_uid: String,
@@ -281,6 +281,13 @@ pub enum KubernetesReply {
         /// Requests and locks.
         objects: HandshakeObjects,
     },
+    /// To [`KubernetesOp::Requests`].
+    Changed {
+        /// Why a request was not created or deleted. None: all were.
+        failure: Option<KubernetesFailure>,
+        /// Nodes whose annotations were not changed, and why.
+        not_annotated: Vec<(String, KubernetesFailure)>,
+    },
     /// To [`KubernetesOp::DaemonSets`].
     DaemonSets {
         /// UID of namespace `kube-system`.
@@ -288,7 +295,7 @@ pub enum KubernetesReply {
         /// The DaemonSets.
         found: DaemonSets,
     },
-    /// The event is recorded, or every request is there or being deleted.
+    /// The event is recorded.
     Done,
 }
 
@@ -302,7 +309,7 @@ impl KubernetesReply {
             | Self::ControlPlane { cluster_uid, .. }
             | Self::Handshake { cluster_uid, .. }
             | Self::DaemonSets { cluster_uid, .. } => Some(cluster_uid),
-            Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Done => None,
+            Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Changed { .. } | Self::Done => None,
         }
     }
 }

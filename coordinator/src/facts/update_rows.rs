@@ -184,9 +184,6 @@ pub struct MachineUpdate {
     /// The object that stands for the request in the Kubernetes cluster. None: none was seen yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<StandingRequest>,
-    /// Annotations for application controllers on its Kubernetes node. None: none of Muster's are there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_annotations: Option<PutAnnotations>,
     /// Number of other machines that had ended when the request was made.
     #[serde(default)]
     pub ends_before: u32,
@@ -220,7 +217,7 @@ pub struct RenewalRow {
     pub evicted: Option<RenewedPod>,
 }
 
-/// Annotations that Muster puts on a machine's Kubernetes node.
+/// Annotations that Muster puts on a Kubernetes node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutAnnotations {
     /// The annotations. Empty: they are being taken back.

@@ -56,7 +56,7 @@ pub fn asks(facts: &Facts, cluster: &ClusterName) -> bool {
 
 /// May something of ours be in the Kubernetes cluster?
 fn is_left(facts: &Facts, cluster: &ClusterName) -> bool {
-    facts.clusters.get(cluster).is_some_and(|row| row.kubernetes_requests)
+    facts.clusters.get(cluster).is_some_and(|row| row.kubernetes_requests || !row.kubernetes_annotations.is_empty())
 }
 
 /// The cluster's settings, as [`section`]. None: it has no such handshake.
@@ -159,30 +159,37 @@ fn is_ours(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
 fn to_make(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<NewRequest> {
     let is_free = |new: &NewRequest| !requests.iter().any(|known| takes_place(snapshot, known, &new.subject));
     let waits = to_annotate(snapshot);
-    let is_annotated =
-        |new: &NewRequest| waits.iter().all(|(_, wanted)| Subject::Node(wanted.node.clone()) != new.subject);
+    let is_annotated = |new: &NewRequest| waits.iter().all(|wanted| Subject::Node(wanted.node.clone()) != new.subject);
     wanted(snapshot).into_iter().filter(is_free).filter(is_annotated).take(CHANGES_MAX).collect()
 }
 
-/// Machines whose nodes are given other annotations, or have to give back ours. A controller reads them when it sees
-/// the request.
-#[must_use]
-pub fn to_annotate<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, NodeAnnotations)> {
-    let rows = snapshot.machines.iter().map(|view| view.row);
-    let due = rows.filter_map(|row| {
-        let (mine, node) = (row.update.as_ref()?, row.kubernetes_node.as_ref()?);
+/// Nodes that are given other annotations, or have to give back ours. A controller reads them when it sees the request.
+/// The node of a machine whose state is in doubt stays as it is.
+fn to_annotate(snapshot: &ClusterSnapshot<'_>) -> Vec<NodeAnnotations> {
+    let put = &snapshot.cluster.kubernetes_annotations;
+    let mut wanted: BTreeMap<&str, BTreeMap<String, String>> =
+        put.keys().map(|node| (node.as_str(), BTreeMap::new())).collect();
+    let requested = requested(snapshot.facts, &snapshot.cluster.name).filter(|_| spec(snapshot).is_some());
+    for (row, node) in requested.filter_map(|it| Some((it.machine?, it.machine?.kubernetes_node.as_deref()?))) {
         let for_controllers = row.annotations.iter().filter(|(name, _)| name.starts_with(CONTROLLERS_PREFIX));
-        let values: BTreeMap<String, String> = match mine.request {
-            Some(_) => for_controllers.map(|(name, value)| (name.clone(), value.clone())).collect(),
-            None => BTreeMap::new(),
-        };
-        let is_done = match &mine.node_annotations {
-            Some(put) => put.confirmed && put.values == values,
-            None => values.is_empty(),
-        };
-        (!is_done && !row.needs_review).then(|| (&row.name, NodeAnnotations { node: node.clone(), values }))
-    });
-    due.take(CHANGES_MAX).collect()
+        wanted.insert(node, for_controllers.map(|(name, value)| (name.clone(), value.clone())).collect());
+    }
+    let is_in_doubt = |node: &str| {
+        let mut rows = snapshot.machines.iter().map(|view| view.row);
+        rows.any(|row| row.needs_review && row.kubernetes_node.as_deref() == Some(node))
+    };
+    let is_done = |node: &str, values: &BTreeMap<String, String>| match put.get(node) {
+        Some(put) => put.confirmed && put.values == *values,
+        None => values.is_empty(),
+    };
+    let due = wanted.into_iter().filter(|(node, values)| !is_done(node, values) && !is_in_doubt(node));
+    due.map(|(node, values)| NodeAnnotations { node: node.to_owned(), values }).collect()
+}
+
+/// When a node may be annotated again after a failure, in monotonic milliseconds.
+fn annotates_at(look: &HandshakeObservation, node: &str) -> u64 {
+    let failure = look.annotation_failures.get(node);
+    failure.map_or(0, |seen| seen.at_mono_ms.saturating_add(kubernetes::questions::delay_ms(&seen.what)))
 }
 
 /// Requests to remove: ours that stand for none any more. That of a machine whose state is in doubt stays.
@@ -264,7 +271,8 @@ pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
         return Some(KubernetesOp::Handshake { define });
     };
     let (make, remove) = (to_make(snapshot, &seen.what), to_remove(snapshot, &seen.what));
-    let annotate: Vec<_> = to_annotate(snapshot).into_iter().map(|(_, wanted)| wanted).collect();
+    let may_annotate = |wanted: &NodeAnnotations| annotates_at(look, &wanted.node) <= now;
+    let annotate: Vec<_> = to_annotate(snapshot).into_iter().filter(may_annotate).take(CHANGES_MAX).collect();
     let age = now.saturating_sub(seen.at_mono_ms);
     let list = Some(KubernetesOp::Handshake { define: false });
     if look.is_outdated {
@@ -313,7 +321,8 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
     let seen = look.finalizers.values().map(|since| later(*since, facts::SETTLE_MS));
     let unsettled = look.unsettled_mono_ms.map(|at| later(at, SETTLE_MS));
     let inherited = later(snapshot.facts.live.started_mono_ms, SETTLE_MS);
-    let moments = listed.chain(seen).chain(unsettled).chain([free_at(look), inherited]);
+    let annotated = look.annotation_failures.keys().map(|node| annotates_at(look, node));
+    let moments = listed.chain(seen).chain(annotated).chain(unsettled).chain([free_at(look), inherited]);
     let next = moments.filter(|at| *at > snapshot.now.mono_ms).min()?;
     let of_answers = standing_since_ms(snapshot).map(|since_ms| since_ms.saturating_add(facts::SETTLE_MS));
     let of_answers = of_answers.filter(|at_ms| *at_ms > snapshot.now.wall_ms).min();
@@ -352,9 +361,15 @@ fn failed(failure: &KubernetesFailure) -> Blocked {
     )
 }
 
-/// A change in the cluster that is not seen yet: why the last try failed, or in these words that it comes.
-fn is_changing(snapshot: &ClusterSnapshot<'_>, reason: Reason, message: &str) -> Blocked {
-    let failure = look(snapshot).and_then(|look| look.change_failure.as_ref());
+/// A change in the cluster that is not seen yet: why the last try failed, for this node or for any request, or in these
+/// words that it comes.
+fn is_changing(snapshot: &ClusterSnapshot<'_>, subject: &Subject, reason: Reason, message: &str) -> Blocked {
+    let failure = look(snapshot).and_then(|look| match subject {
+        Subject::Node(node) if look.annotation_failures.contains_key(node) => {
+            look.annotation_failures.get(node).map(|seen| &seen.what)
+        }
+        _ => look.change_failure.as_ref(),
+    });
     failure.map_or_else(|| blocked(reason, message, "the API server has confirmed it"), failed)
 }
 
@@ -378,9 +393,9 @@ pub fn stands<'a>(
         Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(snapshot, request)),
         Some(request) => match standing.filter(|standing| standing.uid == request.uid) {
             Some(standing) => Ok(Some((request, standing))),
-            None => Err(about_to_be_made(snapshot)),
+            None => Err(about_to_be_made(snapshot, &subject)),
         },
-        None => Err(about_to_be_made(snapshot)),
+        None => Err(about_to_be_made(snapshot, &subject)),
     }
 }
 
@@ -391,8 +406,9 @@ fn standing(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>) -> Option<
     }
 }
 
-fn about_to_be_made(snapshot: &ClusterSnapshot<'_>) -> Blocked {
-    is_changing(snapshot, Reason::LocksActive, "the maintenance is about to be requested in the Kubernetes cluster")
+fn about_to_be_made(snapshot: &ClusterSnapshot<'_>, subject: &Subject) -> Blocked {
+    let message = "the maintenance is about to be requested in the Kubernetes cluster";
+    is_changing(snapshot, subject, Reason::LocksActive, message)
 }
 
 /// Another request in the place of ours, or one that is not gone yet.
@@ -479,7 +495,7 @@ fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Block
         return stays;
     }
     let message = format!("the last {} {} is about to be removed", kind(&request.subject), request.name);
-    is_changing(snapshot, Reason::LocksReturning, &message)
+    is_changing(snapshot, &request.subject, Reason::LocksReturning, &message)
 }
 
 /// After the request is gone from the record: is it gone from the cluster?
@@ -498,9 +514,10 @@ pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), B
     if let Some(request) = seen.and_then(|seen| seen.what.iter().find(ours)) {
         return Err(about_to_go(snapshot, request));
     }
-    if row.update.as_ref().is_some_and(|mine| mine.node_annotations.is_some()) {
+    let put = &snapshot.cluster.kubernetes_annotations;
+    if matches!(&subject, Subject::Node(node) if put.contains_key(node)) {
         let message = "the annotations of its Kubernetes node for application controllers are being taken back";
-        return Err(is_changing(snapshot, Reason::LocksReturning, message));
+        return Err(is_changing(snapshot, &subject, Reason::LocksReturning, message));
     }
     let never_seen = row.update.as_ref().is_some_and(|mine| mine.standing.is_none());
     let until = unsettled_until(snapshot.facts, &row.spec.cluster_name);

@@ -127,7 +127,6 @@ pub(super) fn part(
         hooks_only: false,
         request: None,
         standing: None,
-        node_annotations: None,
         ends_before: 0,
         permit: None,
         returned_at_ms: None,

@@ -8,8 +8,9 @@ use super::kubernetes::is_same_cluster;
 use crate::{
     core::{About, Effect, KubernetesQuestion},
     facts::{
-        Facts, KubernetesAsked, LockKey, LockOf, LockRow, PutAnnotations, Seen, StandingRequest, Transaction,
-        handshake::{HandshakeObjects, LockObject, NodeAnnotations, RequestObject, Subject},
+        Facts, HandshakeObservation, KubernetesAsked, LockKey, LockOf, LockRow, PutAnnotations, Seen, StandingRequest,
+        Transaction,
+        handshake::{HandshakeObjects, LockObject, NewRequest, NodeAnnotations, RequestObject, Subject},
         kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
     },
     plan::{
@@ -41,6 +42,7 @@ pub(in crate::core) fn forget_unwanted(tx: &mut Transaction<'_>, cluster: &Clust
     let has_access = tx.spec_in_force(cluster).is_some_and(|spec| spec.kubernetes.is_some());
     if !has_access && let Some(row) = tx.cluster_mut(cluster) {
         row.kubernetes_requests = false;
+        row.kubernetes_annotations.clear();
     }
 }
 
@@ -59,13 +61,9 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let (Some(spec), Some(op)) = (&snapshot.spec.kubernetes, handshake::next(&snapshot)) else { continue };
         let access = access::of(facts, cluster, spec).map(|access| (access, control_plane::fallbacks(&snapshot)));
-        let annotated =
-            if matches!(op, KubernetesOp::Requests { .. }) { handshake::to_annotate(&snapshot) } else { Vec::new() };
-        let annotated: Vec<(MachineName, NodeAnnotations)> =
-            annotated.into_iter().map(|(machine, wanted)| (machine.clone(), wanted)).collect();
-        due.push((cluster.clone(), op, access, annotated));
+        due.push((cluster.clone(), op, access));
     }
-    for (cluster, op, access, annotated) in due {
+    for (cluster, op, access) in due {
         let number = tx.next_question();
         let look = tx.handshake_mut(&cluster);
         let (access, fallbacks) = match access {
@@ -81,7 +79,9 @@ pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, 
         }
         // First: a coordinator that dies meanwhile takes them back all the same.
         note_left(tx, &cluster, |left| left || makes);
-        note_annotations(tx, annotated);
+        if let KubernetesOp::Requests { annotate, .. } = &op {
+            note_annotations(tx, &cluster, annotate);
+        }
         let look = tx.handshake_mut(&cluster);
         look.asked = Some(KubernetesAsked { number, op: op.clone(), at_mono_ms: now.mono_ms });
         let about = About::Cluster(cluster);
@@ -109,25 +109,37 @@ pub(in crate::core) fn answered(
             (look.failure, look.cluster_uid) = (None, cluster_uid);
             listed(tx, cluster, objects, (asked.at_mono_ms, now));
         }
-        Ok(_) => {
+        Ok(reply) => {
             look.failure = None;
-            // Every request was made. What it has changed is listed next.
-            (look.unsettled_mono_ms, look.change_failure) = (None, None);
             if let KubernetesOp::Requests { make, remove, annotate, .. } = &asked.op {
+                let (failure, not_annotated) = match reply {
+                    KubernetesReply::Changed { failure, not_annotated } => (failure, not_annotated),
+                    _ => (None, Vec::new()),
+                };
+                // What it has changed is listed next.
                 look.is_outdated = !make.is_empty() || !remove.is_empty();
-                confirm_annotations(tx, cluster, annotate);
+                note_change(look, make, failure, now);
+                confirm_annotations(tx, cluster, annotate, not_annotated, now);
             }
         }
         Err(failure) => {
-            let uncertain = matches!(failure, KubernetesFailure::Unreachable(_) | KubernetesFailure::Other(_));
             if let KubernetesOp::Requests { make, .. } = &asked.op {
-                look.unsettled_mono_ms = (uncertain && !make.is_empty()).then_some(now.mono_ms);
                 look.is_outdated = true;
-                look.change_failure = Some(failure.clone());
+                note_change(look, make, Some(failure.clone()), now);
             }
             look.failure = Some(Seen { what: failure, at_mono_ms: now.mono_ms });
         }
     }
+}
+
+/// Notes whether requests were created and deleted.
+fn note_change(look: &mut HandshakeObservation, make: &[NewRequest], failure: Option<KubernetesFailure>, now: Now) {
+    let is_uncertain = matches!(failure, Some(KubernetesFailure::Unreachable(_) | KubernetesFailure::Other(_)));
+    if !make.is_empty() {
+        look.unsettled_mono_ms = is_uncertain.then_some(now.mono_ms);
+    }
+    look.failure = failure.clone().map(|what| Seen { what, at_mono_ms: now.mono_ms });
+    look.change_failure = failure;
 }
 
 /// Where no section holds any more, definitions that are gone took everything with them.
@@ -158,26 +170,47 @@ fn note_left(tx: &mut Transaction<'_>, cluster: &ClusterName, is_left: impl FnOn
     }
 }
 
-/// Records what is about to be put on the machines' nodes.
-fn note_annotations(tx: &mut Transaction<'_>, wanted: Vec<(MachineName, NodeAnnotations)>) {
-    for (machine, NodeAnnotations { values, .. }) in wanted {
-        if let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) {
-            mine.node_annotations = Some(PutAnnotations { values, confirmed: false });
-        }
+/// Records what is about to be put on nodes, or taken back there.
+fn note_annotations(tx: &mut Transaction<'_>, cluster: &ClusterName, wanted: &[NodeAnnotations]) {
+    if wanted.is_empty() {
+        return;
+    }
+    let Some(row) = tx.cluster_mut(cluster) else { return };
+    for NodeAnnotations { node, values } in wanted {
+        let put = PutAnnotations { values: values.clone(), confirmed: false };
+        row.kubernetes_annotations.insert(node.clone(), put);
     }
 }
 
-/// Records that these nodes have their annotations, or have given them back.
-fn confirm_annotations(tx: &mut Transaction<'_>, cluster: &ClusterName, put: &[NodeAnnotations]) {
-    for NodeAnnotations { node, values } in put {
-        let machine = tx.machines_of(cluster).find(|row| row.kubernetes_node.as_ref() == Some(node));
-        let Some(machine) = machine.map(|row| row.name.clone()) else { continue };
-        let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) else { continue };
-        if mine.node_annotations.as_ref().is_some_and(|noted| noted.values == *values) {
-            let is_there = !values.is_empty();
-            mine.node_annotations = is_there.then(|| PutAnnotations { values: values.clone(), confirmed: true });
+/// Records which of these nodes have their annotations, or have given them back.
+fn confirm_annotations(
+    tx: &mut Transaction<'_>,
+    cluster: &ClusterName,
+    wanted: &[NodeAnnotations],
+    failures: Vec<(String, KubernetesFailure)>,
+    now: Now,
+) {
+    let failed: BTreeSet<&String> = failures.iter().map(|(node, _)| node).collect();
+    let done: Vec<&NodeAnnotations> = wanted.iter().filter(|wanted| !failed.contains(&wanted.node)).collect();
+    if !done.is_empty()
+        && let Some(row) = tx.cluster_mut(cluster)
+    {
+        for NodeAnnotations { node, values } in &done {
+            let is_known = row.kubernetes_annotations.get(node).is_some_and(|noted| noted.values == *values);
+            if is_known && values.is_empty() {
+                row.kubernetes_annotations.remove(node);
+            } else if is_known {
+                let put = PutAnnotations { values: values.clone(), confirmed: true };
+                row.kubernetes_annotations.insert(node.clone(), put);
+            }
         }
     }
+    let look = tx.handshake_mut(cluster);
+    for NodeAnnotations { node, .. } in done {
+        look.annotation_failures.remove(node);
+    }
+    let failures = failures.into_iter().map(|(node, what)| (node, Seen { what, at_mono_ms: now.mono_ms }));
+    look.annotation_failures.extend(failures);
 }
 
 fn listed(

@@ -295,7 +295,10 @@ fn replied(
             }
         }
         KubernetesReply::ControlPlane { servers: what, .. } => look.control_plane = Some(Seen { what, at_mono_ms }),
-        KubernetesReply::Handshake { .. } | KubernetesReply::DaemonSets { .. } | KubernetesReply::Done => {}
+        KubernetesReply::Handshake { .. }
+        | KubernetesReply::Changed { .. }
+        | KubernetesReply::DaemonSets { .. }
+        | KubernetesReply::Done => {}
     }
 }
 

@@ -54,8 +54,8 @@ pub(super) async fn objects(session: &mut Session<'_>) -> Result<KubernetesReply
     Ok(KubernetesReply::Handshake { cluster_uid, objects: HandshakeObjects { requests, locks } })
 }
 
-/// Create and delete requests, and annotate nodes, all at once, each on a connection of its own. The first failure
-/// counts: a list shows what is there.
+/// Create and delete requests, and annotate nodes, all at once, each on a connection of its own. Of requests the first
+/// failure counts: a list shows what is there. A node has its own.
 pub(super) async fn change(
     (transport, fallbacks): (&Transport, &[IpAddr]),
     (make, remove, annotate): (&[NewRequest], &[OldRequest], &[NodeAnnotations]),
@@ -65,8 +65,10 @@ pub(super) async fn change(
     let annotated =
         annotate.iter().map(|node| async { node_annotations::put(&mut transport.session(fallbacks), node).await });
     let (created, deleted, annotated) = tokio::join!(join_all(created), join_all(deleted), join_all(annotated));
-    created.into_iter().chain(deleted).chain(annotated).collect::<Result<Vec<()>, _>>()?;
-    Ok(KubernetesReply::Done)
+    let failure = created.into_iter().chain(deleted).find_map(Result::err);
+    let nodes = annotate.iter().map(|wanted| wanted.node.clone());
+    let not_annotated = nodes.zip(annotated).filter_map(|(node, answer)| Some((node, answer.err()?))).collect();
+    Ok(KubernetesReply::Changed { failure, not_annotated })
 }
 
 /// Create a request. One of its name stays as it is: the next list shows whose it is.

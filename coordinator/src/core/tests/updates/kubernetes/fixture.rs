@@ -48,6 +48,10 @@ pub(super) struct Kubernetes {
     pub(super) finalizer: Option<&'static str>,
     /// Its answer to every change of requests.
     pub(super) refused: Option<KubernetesFailure>,
+    /// Annotations of its nodes for application controllers.
+    pub(super) annotations: BTreeMap<String, BTreeMap<String, String>>,
+    /// Nodes that take no annotations.
+    pub(super) unannotated: Vec<String>,
     /// Number of lists of requests and locks.
     pub(super) lists: usize,
     /// The definitions of requests and locks are gone.
@@ -126,6 +130,8 @@ impl Kubernetes {
             requests: Vec::new(),
             finalizer: None,
             refused: None,
+            annotations: BTreeMap::new(),
+            unannotated: Vec::new(),
             lists: 0,
             lists_none: false,
             makes_none: false,
@@ -209,7 +215,14 @@ impl Kubernetes {
                 self.log.extend(annotate.iter().map(says));
                 make.iter().for_each(|new| self.make(new));
                 remove.iter().for_each(|old| self.remove(old));
-                Ok(KubernetesReply::Done)
+                let refused = |node: &&NodeAnnotations| self.unannotated.contains(&node.node);
+                let failure = || KubernetesFailure::Other("the webhook denied the request".to_owned());
+                let not_annotated = annotate.iter().filter(refused).map(|wanted| (wanted.node.clone(), failure()));
+                let not_annotated: Vec<_> = not_annotated.collect();
+                for wanted in annotate.iter().filter(|wanted| !self.unannotated.contains(&wanted.node)) {
+                    self.annotations.insert(wanted.node.clone(), wanted.values.clone());
+                }
+                Ok(KubernetesReply::Changed { failure: None, not_annotated })
             }
             KubernetesOp::DaemonSets { .. } => {
                 let found = DaemonSets { nodes: self.nodes.values().cloned().collect(), ..self.daemon_sets.clone() };

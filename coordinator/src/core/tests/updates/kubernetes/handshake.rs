@@ -33,8 +33,17 @@ fn workers(controllers: Vec<ObjectController>) -> (Fleet, Kubernetes) {
 }
 
 fn workers_with(controllers: Vec<ObjectController>, set_up: impl FnOnce(&mut Kubernetes)) -> (Fleet, Kubernetes) {
+    workers_of(1, controllers, set_up)
+}
+
+/// The same with so many workers at a time.
+fn workers_of(
+    width: u32,
+    controllers: Vec<ObjectController>,
+    set_up: impl FnOnce(&mut Kubernetes),
+) -> (Fleet, Kubernetes) {
     let mut fleet = at_rest_with(|spec| spec.maintenance = Some(MaintenanceObjects { controllers }));
-    release(&mut fleet, &["install"], 1);
+    release(&mut fleet, &["install"], width);
     let mut kubernetes = Kubernetes::of(&fleet);
     set_up(&mut kubernetes);
     fleet.ask(update()).expect("starts");

@@ -210,3 +210,108 @@ fn definitions_that_are_gone_leave_nothing() {
     fleet.live(&mut kubernetes, 2_100);
     all_is_gone(&mut fleet, &mut kubernetes);
 }
+
+fn annotate(fleet: &mut Fleet, name: &str, mode: &str) {
+    let set = [(MIGRATION_MODE.to_owned(), mode.to_owned())].into();
+    fleet.ask(Request::AnnotateMachine { machine: machine(name), set, remove: Vec::new() }).expect("is annotated");
+}
+
+/// The mode that Muster set on a node. None: it took it back, or set none.
+fn mode<'a>(kubernetes: &'a Kubernetes, node: &str) -> Option<&'a str> {
+    kubernetes.annotations.get(node)?.get(MIGRATION_MODE).map(String::as_str)
+}
+
+/// A machine under request whose instances are not migrated.
+fn skipping() -> (Fleet, Kubernetes) {
+    let (mut fleet, mut kubernetes) = workers(Vec::new());
+    annotate(&mut fleet, "worker-1", "skip");
+    fleet.live(&mut kubernetes, 6);
+    assert_eq!(mode(&kubernetes, "worker-1"), Some("skip"));
+    (fleet, kubernetes)
+}
+
+/// However a machine leaves its turn, its node gets its annotations back: the next request asks without them.
+#[test]
+fn annotations_outlive_their_turn() {
+    type Leaves = fn(&mut Fleet);
+    let leaves: [(&str, Leaves); 3] = [
+        ("revoked", |fleet| {
+            let machine = machine("worker-1");
+            drop(fleet.ask(Request::RevokeMachine { machine, machine_is_off: true }).expect("revokes"));
+            drop(fleet.ask(Request::Abort { rollout: fleet.rollout() }).expect("aborts"));
+        }),
+        ("replaced", |fleet| {
+            let machine = machine("worker-1");
+            drop(fleet.ask(Request::ReplaceMachine { machine, machine_is_off: true }).expect("replaces"));
+            fleet.enroll("worker-1", Worker).expect("enrols");
+            fleet.connect("worker-1");
+        }),
+        ("removed", |fleet| {
+            let policy = RemovalPolicy::Forced;
+            let machine = machine("worker-1");
+            let remove = Request::Remove { machine, policy, accept_control_plane_downtime: false };
+            drop(fleet.ask(remove).expect("removes"));
+        }),
+    ];
+    for (how, leave) in leaves {
+        let (mut fleet, mut kubernetes) = skipping();
+        fleet.disconnect("worker-1");
+        leave(&mut fleet);
+        fleet.live(&mut kubernetes, 2_200);
+        assert_eq!(mode(&kubernetes, "worker-1"), None, "{how}");
+    }
+}
+
+/// The copy of the store knows what is on the node, and the part in the update is over when its machine is reviewed.
+#[test]
+fn annotations_outlive_a_recovery() {
+    let (mut fleet, mut kubernetes) = skipping();
+    fleet.kubernetes.clear();
+    fleet.recover_from(fleet.store.clone());
+    fleet.all_report();
+    fleet.report_boots();
+    fleet.live(&mut kubernetes, 100);
+    assert_eq!(mode(&kubernetes, "worker-1"), Some("skip"), "its state is in doubt");
+    for worker in ["worker-1", "worker-2"] {
+        fleet.ask(Request::LeaveMaintenance { machine: machine(worker) }).expect("is in service");
+    }
+    fleet.live(&mut kubernetes, 90);
+    assert_eq!(mode(&kubernetes, "worker-1"), None);
+}
+
+/// Past its deadline a machine goes on without it, and it is taken back later all the same.
+#[test]
+fn annotations_are_taken_back_past_the_deadline() {
+    let (mut fleet, mut kubernetes) = skipping();
+    kubernetes.unannotated.push("worker-1".to_owned());
+    fleet.ask(Request::Abort { rollout: fleet.rollout() }).expect("aborts");
+    fleet.live(&mut kubernetes, 12);
+    assert!(fleet.says("worker-1").contains("the webhook denied the request"), "{}", fleet.says("worker-1"));
+    let tries = kubernetes.log.iter().filter(|line| *line == "annotate worker-1 {}").count();
+    assert!((1..=4).contains(&tries), "{tries} tries in 12 s");
+    fleet.live(&mut kubernetes, 2_000);
+    assert!(fleet.core.facts().open_rollout(&cluster()).is_none(), "the time for it is over");
+    assert_eq!(mode(&kubernetes, "worker-1"), Some("skip"));
+    kubernetes.unannotated.clear();
+    fleet.live(&mut kubernetes, 70);
+    assert_eq!(mode(&kubernetes, "worker-1"), None);
+}
+
+/// A node that takes no annotations keeps its own request back, and no other.
+#[test]
+fn node_that_takes_no_annotations_delays_itself_alone() {
+    let (mut fleet, mut kubernetes) = workers_of(2, Vec::new(), |kubernetes| {
+        kubernetes.unannotated.push("worker-2".to_owned());
+    });
+    annotate(&mut fleet, "worker-1", "skip");
+    annotate(&mut fleet, "worker-2", "manual");
+    fleet.live(&mut kubernetes, 30);
+    assert_eq!(mode(&kubernetes, "worker-1"), Some("skip"));
+    assert_eq!(mode(&kubernetes, "worker-2"), None);
+    fleet.complete_in(&mut kubernetes, "worker-1");
+    fleet.live(&mut kubernetes, 12);
+    assert_eq!((fleet.part("worker-1"), fleet.slot("worker-1")), (None, None), "{}", fleet.says("worker-1"));
+    kubernetes.unannotated.clear();
+    fleet.live(&mut kubernetes, 12);
+    assert_eq!(mode(&kubernetes, "worker-2"), Some("manual"));
+}
