@@ -59,6 +59,23 @@ fn is_left(facts: &Facts, cluster: &ClusterName) -> bool {
     facts.clusters.get(cluster).is_some_and(|row| row.kubernetes_requests || !row.kubernetes_annotations.is_empty())
 }
 
+/// What may be of ours in a Kubernetes cluster that the newest manifest knows, in words. None: nothing.
+#[must_use]
+pub fn left_there(facts: &Facts, cluster: &ClusterName) -> Option<String> {
+    let row = facts.clusters.get(cluster).filter(|_| is_left(facts, cluster))?;
+    facts.spec(cluster)?.kubernetes.as_ref()?;
+    let listed = facts.live.handshakes.get(cluster).and_then(|look| look.requests.as_ref());
+    let ours = listed.iter().flat_map(|seen| &seen.what).filter(|request| is_of_cluster(facts, cluster, request));
+    let ours: Vec<String> = ours.map(|request| format!("{} {}", kind(&request.subject), request.name)).collect();
+    let requests = match ours.is_empty() {
+        false => Some(safety::some_names(ours.iter().map(String::as_str))),
+        true => row.kubernetes_requests.then(|| "maintenance requests".to_owned()),
+    };
+    let nodes = || safety::some_names(row.kubernetes_annotations.keys().map(String::as_str));
+    let annotations = (!row.kubernetes_annotations.is_empty()).then(|| format!("annotations on node {}", nodes()));
+    Some(requests.into_iter().chain(annotations).collect::<Vec<_>>().join(" and "))
+}
+
 /// The cluster's settings, as [`section`]. None: it has no such handshake.
 #[must_use]
 pub fn spec<'a>(snapshot: &ClusterSnapshot<'a>) -> Option<&'a MaintenanceObjects> {

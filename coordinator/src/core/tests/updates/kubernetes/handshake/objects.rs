@@ -315,3 +315,33 @@ fn node_that_takes_no_annotations_delays_itself_alone() {
     fleet.live(&mut kubernetes, 12);
     assert_eq!(mode(&kubernetes, "worker-2"), Some("manual"));
 }
+
+/// Nobody would ever remove them.
+#[test]
+fn cluster_with_requests_there_is_not_deleted() {
+    let refused = |fleet: &mut Fleet| match fleet.ask(Request::DeleteCluster { cluster: cluster() }) {
+        Err(Refusal::State { reason: "RequestsLeft", message }) => message,
+        other => panic!("{other:?}"),
+    };
+    for is_gone_for_good in [true, false] {
+        let (mut fleet, mut kubernetes) = skipping();
+        for name in fleet.agents.keys().cloned().collect::<Vec<_>>() {
+            fleet.disconnect(&name);
+            fleet.ask(Request::RevokeMachine { machine: machine(&name), machine_is_off: true }).expect("revokes");
+        }
+        let said = refused(&mut fleet);
+        let left = format!("ClusterMaintenanceRequest {}, NodeMaintenanceRequest worker-1", cluster());
+        assert!(said.contains(&left) && said.contains("annotations on node worker-1"), "{said}");
+        if is_gone_for_good {
+            let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
+            spec.kubernetes = None;
+            fleet.ask(apply(spec, &[])).expect("applies");
+        } else {
+            refused(&mut fleet);
+            fleet.live(&mut kubernetes, 2_200);
+            assert!(kubernetes.requests.is_empty(), "{:?}", kubernetes.requests);
+            assert_eq!(mode(&kubernetes, "worker-1"), None);
+        }
+        fleet.ask(Request::DeleteCluster { cluster: cluster() }).expect("goes");
+    }
+}
