@@ -33,6 +33,20 @@ pub enum Subject {
 pub struct RequestMark {
     /// Epoch of the coordinator that made it.
     pub epoch: Epoch,
+    /// Start of the recorded request, in Unix milliseconds.
+    pub since_ms: u64,
+    /// Revision of the recorded request.
+    pub revision: u64,
+    /// Permitted operations.
+    pub scope: Scope,
+}
+
+impl RequestMark {
+    /// Is it about the same recorded request, whichever coordinator made the object?
+    #[must_use]
+    pub fn is_about_same(&self, other: &Self) -> bool {
+        *self == Self { epoch: self.epoch, ..*other }
+    }
 }
 
 /// A request to make.

@@ -136,13 +136,19 @@ fn subject(row: Option<&MachineRow>) -> Option<Subject> {
 /// The requests that are to exist in the cluster.
 fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
     let cluster = &snapshot.cluster.name;
-    let object = |Requested { machine, scope, .. }: Requested<'_>| {
-        let subject = subject(machine)?;
-        let name = name_of(snapshot, &subject);
-        let mark = RequestMark { epoch: snapshot.facts.meta.epoch };
+    let object = |requested: Requested<'_>| {
+        let subject = subject(requested.machine)?;
+        let (name, mark) = (name_of(snapshot, &subject), mark(snapshot.facts, &requested));
+        let scope = requested.scope;
         Some(NewRequest { subject, name, scope, requested_by: cluster.to_string(), mark })
     };
     requested(snapshot.facts, cluster).filter(|_| spec(snapshot).is_some()).filter_map(object).collect()
+}
+
+/// What the object of this request says about it.
+#[must_use]
+pub fn mark(facts: &Facts, Requested { row, scope, .. }: &Requested<'_>) -> RequestMark {
+    RequestMark { epoch: facts.meta.epoch, since_ms: row.since_ms, revision: row.revision, scope: *scope }
 }
 
 /// Name of our request about this.
@@ -209,6 +215,22 @@ fn annotates_at(look: &HandshakeObservation, node: &str) -> u64 {
     failure.map_or(0, |seen| seen.at_mono_ms.saturating_add(kubernetes::questions::delay_ms(&seen.what)))
 }
 
+/// Does this object stand for the request, or is it about to? One of ours that was made for an earlier request does
+/// not: what answered that one is no answer to this.
+fn is_for(snapshot: &ClusterSnapshot<'_>, new: &NewRequest, request: &RequestObject) -> bool {
+    let is_about_same = || request.mark.is_some_and(|mark| mark.is_about_same(&new.mark));
+    (&new.subject, &new.name) == (&request.subject, &request.name) && (is_known(snapshot, request) || is_about_same())
+}
+
+/// Is it recorded as the object that stands for an open request?
+fn is_known(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
+    let is_it = |standing: &StandingRequest| standing.uid == request.uid;
+    let machines = snapshot.machines.iter().filter_map(|view| view.update()).filter(|mine| mine.request.is_some());
+    let of_machines = machines.filter_map(|mine| mine.standing.as_ref());
+    let of_cluster = snapshot.update().and_then(|update| update.standing.as_ref());
+    of_machines.chain(of_cluster).any(is_it)
+}
+
 /// Requests to remove: ours that stand for none any more. That of a machine whose state is in doubt stays.
 fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<OldRequest> {
     let wanted = wanted(snapshot);
@@ -221,7 +243,7 @@ fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<
             && !request.deleting
             && !wants_review(request)
             && may_be_removed(snapshot, request).is_ok()
-            && wanted.iter().all(|new| (&new.subject, &new.name) != (&request.subject, &request.name))
+            && !wanted.iter().any(|new| is_for(snapshot, new, request))
     };
     let old = |request: &RequestObject| OldRequest {
         subject: request.subject.clone(),
@@ -410,7 +432,7 @@ pub fn stands<'a>(
         Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(snapshot, request)),
         Some(request) => match standing.filter(|standing| standing.uid == request.uid) {
             Some(standing) => Ok(Some((request, standing))),
-            None => Err(about_to_be_made(snapshot, &subject)),
+            None => Err(about_to_go(snapshot, request)),
         },
         None => Err(about_to_be_made(snapshot, &subject)),
     }

@@ -256,7 +256,10 @@ fn note_standing(tx: &mut Transaction<'_>, cluster: &ClusterName, requests: &[Re
             None => update.and_then(|update| update.standing.as_ref()),
             Some(row) => row.update.as_ref().and_then(|mine| mine.standing.as_ref()),
         };
-        if known.is_none_or(|known| known.uid != object.uid) {
+        let is_new = known.is_none_or(|known| known.uid != object.uid);
+        let mark = handshake::mark(facts, &requested);
+        // One that was made for an earlier request has its answers from then.
+        if is_new && object.mark.is_some_and(|known| known.is_about_same(&mark)) {
             news.push((requested.machine.map(|row| row.name.clone()), object.uid.clone()));
         }
     }

@@ -346,6 +346,8 @@ fn take_slot(tx: &mut Transaction<'_>, machine: &MachineName, disruptive: bool, 
         return;
     }
     mine.request = Some(RequestRow { since_ms: now.wall_ms, revision });
+    // That of an earlier turn.
+    mine.standing = None;
     mine.ends_before = ends;
     if let Some(maintenance) = &mut mine.maintenance {
         maintenance.since_ms = None;

@@ -1,6 +1,6 @@
 //! The life of request objects and of annotations on nodes: which coordinator removes them, and when.
 
-use muster_proto::model::Epoch;
+use muster_proto::model::{Epoch, Scope};
 
 use super::*;
 use crate::facts::handshake::RequestMark;
@@ -102,7 +102,7 @@ fn ended_requests_go_soon_after_a_restart() {
 /// Another coordinator of the cluster, or this one with a newer store, made it.
 #[test]
 fn request_of_a_higher_epoch_is_left_and_named() {
-    let mark = |epoch: u64| Some(RequestMark { epoch: Epoch(epoch) });
+    let mark = |epoch: u64| Some(RequestMark { epoch: Epoch(epoch), since_ms: 0, revision: 0, scope: Scope::Drain });
     let open = |kubernetes: &mut Kubernetes| {
         kubernetes.requests.push(RequestObject { mark: mark(99), ..left("worker-1") });
     };
@@ -344,4 +344,59 @@ fn cluster_with_requests_there_is_not_deleted() {
         }
         fleet.ask(Request::DeleteCluster { cluster: cluster() }).expect("goes");
     }
+}
+
+/// etcd was restored from an earlier turn, or a creation of an earlier update lands late: what answered that request is
+/// no answer to this one.
+#[test]
+fn request_of_an_earlier_turn_is_made_anew() {
+    type Change = fn(&mut RequestMark);
+    let changes: [Change; 3] = [|mark| mark.revision -= 1, |mark| mark.since_ms -= 1, |mark| mark.scope = Scope::Os];
+    for (n, change) in changes.into_iter().enumerate() {
+        let (mut fleet, mut kubernetes) = workers_with(Vec::new(), |kubernetes| {
+            kubernetes.locks.push(lock("tungstenfabric", "worker-1", "one", LockState::Active));
+        });
+        fleet.lock("ceph", Some("worker-1"), LockState::Inactive);
+        fleet.live(&mut kubernetes, 5);
+        let request = kubernetes.request("worker-1");
+        change(request.mark.as_mut().expect("a mark"));
+        request.uid = "old".to_owned();
+        set(&mut kubernetes, "one", LockState::Inactive);
+        fleet.live(&mut kubernetes, 12);
+        assert!(kubernetes.log.contains(&"release worker-1".to_owned()), "{n}: {:?}", kubernetes.log);
+        let uid = kubernetes.request("worker-1").uid.clone();
+        let standing = fleet.part("worker-1").and_then(|part| part.standing.clone()).expect("it stands");
+        assert_eq!((standing.uid.as_str(), uid == "old"), (uid.as_str(), false), "{n}");
+        assert!(fleet.permit("worker-1").is_none(), "{n}: the lock was inactive before");
+        assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "{n}: {}", fleet.says("worker-1"));
+        set(&mut kubernetes, "one", LockState::Active);
+        fleet.live(&mut kubernetes, 4);
+        set(&mut kubernetes, "one", LockState::Inactive);
+        fleet.live(&mut kubernetes, 4);
+        assert!(fleet.permit("worker-1").is_some(), "{n}: {}", fleet.says("worker-1"));
+    }
+}
+
+/// The next turn of a machine has a request of its own, and nothing stands for it yet.
+#[test]
+fn object_of_the_last_turn_stands_for_no_other() {
+    let (mut fleet, mut kubernetes) = workers(Vec::new());
+    fleet.live(&mut kubernetes, 5);
+    let first = fleet.part("worker-1").cloned().expect("its turn");
+    assert!(first.standing.is_some());
+    kubernetes.makes_none = true;
+    fleet.lock("ceph", Some("worker-1"), LockState::Failed);
+    let has_next = |fleet: &Fleet| {
+        let request = fleet.part("worker-1").and_then(|part| part.request);
+        request.is_some() && request != first.request
+    };
+    // It is deferred at its deadline, and the other one after it.
+    for _ in 0..3 * NODE_LOCKS_MS / 10_000 {
+        if !has_next(&fleet) {
+            fleet.pass(10_000, &[]);
+            fleet.drive(&mut kubernetes);
+        }
+    }
+    assert!(has_next(&fleet), "{}", fleet.says("worker-1"));
+    assert_eq!(fleet.part("worker-1").and_then(|part| part.standing.clone()), None);
 }
