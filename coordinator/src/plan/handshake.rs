@@ -289,8 +289,30 @@ fn is_changing(snapshot: &ClusterSnapshot<'_>, reason: Reason, message: &str) ->
     failure.map_or_else(|| blocked(reason, message, "the API server has confirmed it"), failed)
 }
 
+/// What a request about a machine, or about the cluster itself, is about in the Kubernetes cluster. None: nothing, for
+/// the cluster has no such handshake, or the machine was never Ready and has no node.
+///
+/// # Errors
+/// The machine was Ready, and its node is unknown: without a request no controller would be asked.
+fn known_subject(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>) -> Result<Option<Subject>, Blocked> {
+    if spec(snapshot).is_none() {
+        return Ok(None);
+    }
+    match (subject(row), row) {
+        (None, Some(row)) if row.ready_at.is_some() => Err(blocked(
+            Reason::KubernetesNodeUnclear,
+            format!(
+                "Error: the Kubernetes node of {} is not known yet, and its maintenance is requested there",
+                row.name
+            ),
+            "a list of the nodes has shown it (`kubectl get nodes -o wide`)",
+        )),
+        (subject, _) => Ok(subject),
+    }
+}
+
 /// The object that stands for a request. None: none is wanted, for the cluster has no such handshake, or the machine
-/// has no node.
+/// was never Ready and has no node.
 ///
 /// # Errors
 /// Why it does not stand yet.
@@ -298,7 +320,7 @@ pub fn stands<'a>(
     snapshot: &ClusterSnapshot<'a>,
     row: Option<&MachineRow>,
 ) -> Result<Option<(&'a RequestObject, StandingRequest)>, Blocked> {
-    let Some(subject) = subject(row).filter(|_| spec(snapshot).is_some()) else { return Ok(None) };
+    let Some(subject) = known_subject(snapshot, row)? else { return Ok(None) };
     let seen = match fresh(snapshot) {
         // Its locks stay as they were seen last.
         Err(_) if row.is_some_and(|row| kubernetes::is_without_control_plane(snapshot, row)) => return Ok(None),
@@ -367,7 +389,7 @@ const fn kind(subject: &Subject) -> &'static str {
 /// Whose request is there, or why that is unknown.
 pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
     let row = node.and_then(|node| snapshot.machines.iter().find(|view| view.row.name == *node)).map(|view| view.row);
-    let Some(subject) = subject(row).filter(|_| spec(snapshot).is_some()) else { return Ok(()) };
+    let Some(subject) = known_subject(snapshot, row)? else { return Ok(()) };
     let seen = fresh(snapshot)?;
     let other = seen.what.iter().find(|request| takes_place(snapshot, request, &subject));
     other.map_or(Ok(()), |request| {
