@@ -302,7 +302,7 @@ fn take(
             Ok(Reply::Ok)
         }
         Input::KubernetesAnswered { about: About::DaemonSets(cluster), number, result } => {
-            update::renewal::answered(tx, (&cluster, number), result, now);
+            update::renewal::answered(tx, (&cluster, number), result, limits, now);
             Ok(Reply::Ok)
         }
         Input::Enroll(enroll) => enroll::enroll(tx, effects, &enroll, now),

@@ -91,11 +91,13 @@ pub enum KubernetesOp {
         /// Nodes whose annotations for application controllers change.
         annotate: Vec<NodeAnnotations>,
     },
-    /// List DaemonSets with the update strategy `OnDelete`, their newest templates, their pods, and all nodes. Answered
+    /// List DaemonSets with the update strategy `OnDelete`, their newest templates, their pods, and nodes. Answered
     /// with [`KubernetesReply::DaemonSets`].
     DaemonSets {
         /// Which.
         wanted: Vec<OnDeleteDaemonSets>,
+        /// The only node that is asked for, if it exists. None: all nodes.
+        node: Option<String>,
     },
     /// Record an Event on a node, best effort. Answered with [`KubernetesReply::Done`].
     Event {

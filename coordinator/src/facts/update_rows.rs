@@ -8,7 +8,7 @@ use muster_proto::model::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, RenewedPod, Stage, StageRow,
+    Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, RenewedPod, RenewedSet, Stage, StageRow,
     StandingRequest, SwarmTarget,
 };
 
@@ -57,6 +57,9 @@ pub struct UpdateRow {
     /// Its backups, in the order of recording.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backups: Vec<BackupRow>,
+    /// The DaemonSets whose pods it renews, by `namespace/name`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub renewed_sets: BTreeMap<String, RenewedSet>,
 }
 
 impl UpdateRow {

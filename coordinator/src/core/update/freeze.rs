@@ -267,6 +267,7 @@ fn open(
             stages: BTreeMap::new(),
             skip_backup: start.options.skip_backup,
             backups: Vec::new(),
+            renewed_sets: BTreeMap::new(),
         }),
     });
     line

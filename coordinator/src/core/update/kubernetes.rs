@@ -25,7 +25,7 @@ use crate::{
             identity, is_awaited, others_disturbed, owed, questions,
         },
         handshake,
-        snapshot::ClusterSnapshot,
+        snapshot::{ClusterSnapshot, MachineView},
         update::{renewal, targets},
     },
 };
@@ -225,11 +225,23 @@ fn note_node(tx: &mut Transaction<'_>, machine: &MachineName, limits: &Limits, n
     let view = snapshot.machines.iter().find(|view| view.row.name == *machine);
     let nodes = view.and_then(|view| view.live?.kubernetes.nodes.as_ref());
     let (Some(view), Some(nodes)) = (view, nodes) else { return };
-    let Ok(Some(node)) = identity::of(&snapshot, view, &nodes.what) else { return };
-    let (name, labels) = (node.object.name.clone(), handshake::guarding_labels(&snapshot, node));
-    if (row.kubernetes_node.as_ref() != Some(&name) || row.guarding_labels != labels)
-        && let Some(row) = tx.machine_mut(machine)
-    {
+    let Some(node) = changed_node(&snapshot, view, &nodes.what) else { return };
+    note(tx, machine, node);
+}
+
+/// Name and guarding labels of the machine's node, where these nodes show it for certain and the record differs.
+pub(super) fn changed_node(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    nodes: &[KubernetesNode],
+) -> Option<(String, Vec<String>)> {
+    let node = identity::of(snapshot, view, nodes).ok()??;
+    let (name, labels) = (node.object.name.clone(), handshake::guarding_labels(snapshot, node));
+    (view.row.kubernetes_node.as_ref() != Some(&name) || view.row.guarding_labels != labels).then_some((name, labels))
+}
+
+pub(super) fn note(tx: &mut Transaction<'_>, machine: &MachineName, (name, labels): (String, Vec<String>)) {
+    if let Some(row) = tx.machine_mut(machine) {
         (row.kubernetes_node, row.guarding_labels) = (Some(name), labels);
     }
 }

@@ -85,6 +85,7 @@ pub(super) fn of_cluster(tx: &mut Transaction<'_>, rollout: &str, step: ClusterS
             let what = format!("\"{}\"", stage.name(update.kind));
             pause(tx, rollout, &what, now);
         }
+        ClusterStep::PauseUnsteady => renewal::pause(tx, rollout, now),
         ClusterStep::Abort(stage) => abort(tx, rollout, stage, now),
         ClusterStep::TryAgain => try_again(tx, rollout, now),
         ClusterStep::Close => close(tx, rollout, now),

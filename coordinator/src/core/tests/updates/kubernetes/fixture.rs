@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, SecretName};
+use muster_proto::model::{
+    EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, OnDeleteDaemonSets, SecretName,
+};
 
 use super::*;
 use crate::{
@@ -12,7 +14,8 @@ use crate::{
         handshake::{HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
         kubernetes::{
             Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
-            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown, daemon_sets::DaemonSets,
+            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown,
+            daemon_sets::{DaemonSet, DaemonSets},
         },
     },
 };
@@ -52,6 +55,10 @@ pub(super) struct Kubernetes {
     pub(super) makes_none: bool,
     /// Its DaemonSets, without the nodes.
     pub(super) daemon_sets: DaemonSets,
+    /// What DaemonSets count as available. None: their Ready pods.
+    pub(super) available: Option<i64>,
+    /// The lists of DaemonSets, each with the only node that it asked for.
+    pub(super) looks: Vec<Option<String>>,
     /// Its workload locks.
     pub(super) locks: Vec<LockObject>,
     /// Events on nodes, as text.
@@ -124,6 +131,8 @@ impl Kubernetes {
             refused: None,
             makes_none: false,
             daemon_sets: DaemonSets::default(),
+            available: None,
+            looks: Vec::new(),
             locks: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
@@ -200,15 +209,32 @@ impl Kubernetes {
                 remove.iter().for_each(|old| self.remove(old));
                 Ok(KubernetesReply::Done)
             }
-            KubernetesOp::DaemonSets { .. } => {
-                let found = DaemonSets { nodes: self.nodes.values().cloned().collect(), ..self.daemon_sets.clone() };
-                Ok(KubernetesReply::DaemonSets { cluster_uid, found })
+            KubernetesOp::DaemonSets { wanted, node } => {
+                Ok(KubernetesReply::DaemonSets { cluster_uid, found: self.list_daemon_sets(wanted, node.as_ref()) })
             }
             KubernetesOp::Event { node, reason, .. } => {
                 self.events.push(format!("{}: {reason}", node.name));
                 Ok(KubernetesReply::Done)
             }
         }
+    }
+
+    fn list_daemon_sets(&mut self, wanted: &[OnDeleteDaemonSets], node: Option<&String>) -> DaemonSets {
+        self.looks.push(node.cloned());
+        let asked = |known: &&KubernetesNode| node.is_none_or(|name| known.object.name == *name);
+        let nodes = self.nodes.values().filter(asked).cloned().collect();
+        let is_of =
+            |set: &DaemonSet, wanted: &OnDeleteDaemonSets| set.name.starts_with(&format!("{}/", wanted.namespace));
+        let has = |wanted: &OnDeleteDaemonSets| self.daemon_sets.sets.iter().any(|set| is_of(set, wanted));
+        let unmatched = wanted.iter().filter(|wanted| !has(wanted)).cloned().collect();
+        let mut found = DaemonSets { nodes, unmatched, ..self.daemon_sets.clone() };
+        found.sets.iter_mut().for_each(|set| self.count_available(set));
+        found
+    }
+
+    fn count_available(&self, set: &mut DaemonSet) {
+        let ready = set.pods.iter().filter(|pod| pod.ready && pod.pod.deletion_s.is_none()).count();
+        set.available = self.available.unwrap_or(i64::try_from(ready).expect("few"));
     }
 
     fn make(&mut self, new: &NewRequest) {
