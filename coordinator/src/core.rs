@@ -236,7 +236,7 @@ impl Core {
         let asks = |row: &&Arc<MachineRow>| row.removal.is_some() || plan_swarm::restore::owed(row).is_some();
         let asking = self.facts.machines.values().filter(asks).map(|row| &row.spec.cluster_name);
         let asking = asking.chain(update::kubernetes::owing_or_unlisted(&self.facts));
-        let asking: BTreeSet<&ClusterName> = asking.chain(update::handshake::having(&self.facts)).collect();
+        let asking: BTreeSet<&ClusterName> = asking.chain(update::handshake::asking(&self.facts)).collect();
         let asking = asking.into_iter().filter_map(|name| ClusterSnapshot::of(&self.facts, name, &self.limits, now));
         let removals = asking.flat_map(|snapshot| {
             let restored = plan_swarm::restore::wakes_at_ms(&snapshot).into_iter().chain(owed::wakes_at_ms(&snapshot));
@@ -302,7 +302,7 @@ fn take(
             Ok(Reply::Ok)
         }
         Input::KubernetesAnswered { about: About::DaemonSets(cluster), number, result } => {
-            update::renewal::answered(tx, (&cluster, number), result, now);
+            update::renewal::answered(tx, (&cluster, number), result, limits, now);
             Ok(Reply::Ok)
         }
         Input::Enroll(enroll) => enroll::enroll(tx, effects, &enroll, now),

@@ -39,7 +39,7 @@ pub use drain_rows::{DrainKind, DrainRow, Drains, ForcedPod, KubernetesTarget, S
 pub use enrolled::EnrolledWith;
 pub use former_node::{FormerNode, OwedCordon};
 pub use handshake::{HandshakeObservation, StandingRequest};
-pub use kubernetes::daemon_sets::{RenewalObservation, RenewedPod};
+pub use kubernetes::daemon_sets::{RenewalObservation, RenewedPod, RenewedSet};
 pub use kubernetes_live::{EvictedPod, KubernetesAsked, KubernetesObservation, Undrainable};
 pub use live::{ItemActivity, ItemInputs, Items, Live, MachineLive, UnprovenClaim, Unresolved};
 pub use lock_rows::{LockKey, LockOf, LockRow, SETTLE_MS};
@@ -272,6 +272,20 @@ impl Facts {
     pub fn spec(&self, cluster: &ClusterName) -> Option<&Arc<ClusterSpec>> {
         let row = self.clusters.get(cluster)?;
         self.specs.get(&(cluster.clone(), row.spec_version))
+    }
+
+    /// Mutant.
+    pub fn mutant(name: &str) -> bool {
+        std::env::var("MUT").is_ok_and(|known| known == name)
+    }
+
+    /// The spec that holds for a cluster: the one that its open update froze, else the newest.
+    #[must_use]
+    pub fn spec_in_force(&self, cluster: &ClusterName) -> Option<&Arc<ClusterSpec>> {
+        match self.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref()) {
+            Some(update) => self.specs.get(&(cluster.clone(), update.version)),
+            None => self.spec(cluster),
+        }
     }
 
     /// The spec that a machine follows: the target of its update, else the one it became Ready with, else the newest.

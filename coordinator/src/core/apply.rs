@@ -12,7 +12,7 @@ use muster_proto::model::{
 };
 
 use super::{Effect, Refusal, Reply, enroll, update};
-use crate::facts::{AuditObject, ClusterRow, LockKey, MachineRow, RebootAsked, Transaction};
+use crate::facts::{AuditObject, ClusterRow, MachineRow, RebootAsked, Transaction};
 
 /// Maximum text of one `apply` in one cluster's audit record, in bytes.
 const AUDITED_MAX: usize = 4 * 1024;
@@ -317,6 +317,8 @@ fn apply_cluster(
                 control_version: 0,
                 swarm_init: None,
                 kubernetes_uid: None,
+                kubernetes_requests: false,
+                kubernetes_annotations: BTreeMap::new(),
                 blocked_since: None,
             });
         }
@@ -345,9 +347,7 @@ fn apply_cluster(
         if without_kubernetes {
             forget_cordons(tx, name);
         }
-        if !update::handshake::having(tx).any(|having| having == name) {
-            forget_objects(tx, name);
-        }
+        update::handshake::forget_unwanted(tx, name);
         tx.drop_unused_specs(name);
     }
     Applied::changed(format!("cluster {name} configured{follows}"))
@@ -362,13 +362,6 @@ fn forget_cordons(tx: &mut Transaction<'_>, cluster: &ClusterName) {
         }
     }
     tx.may_lack_cordons(cluster);
-}
-
-/// The locks of a handshake that is not wanted any more are left to their controllers.
-fn forget_objects(tx: &mut Transaction<'_>, cluster: &ClusterName) {
-    let of_it = |key: &&LockKey| key.cluster == *cluster && key.uid.is_some();
-    let objects: Vec<LockKey> = tx.locks.keys().filter(of_it).cloned().collect();
-    objects.iter().for_each(|key| tx.drop_lock(key));
 }
 
 /// The connected agent with a changed selection of its InternalIP: it learns the new one in its next welcome.

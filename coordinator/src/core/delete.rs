@@ -8,7 +8,7 @@ use muster_proto::model::{ClusterName, MachineType, Now};
 use super::{Effect, Refusal, Reply, enroll, operators};
 use crate::{
     facts::{AuditObject, MachineRow, Transaction},
-    plan::safety::some_names,
+    plan::{handshake, safety::some_names},
 };
 
 pub(super) fn cluster(
@@ -36,6 +36,9 @@ pub(super) fn cluster(
         let message = format!("cluster {name} has machines: {names}; {way}; then delete it again");
         return Err(Refusal::State { reason: "MachinesLeft", message });
     }
+    if !crate::facts::Facts::mutant("15") {
+        may_forget_requests(tx, name)?;
+    }
     let machines: Vec<Arc<MachineRow>> = tx.machines_of(name).cloned().collect();
     for machine in &machines {
         // Even an unreported machine has a certificate.
@@ -53,4 +56,14 @@ pub(super) fn cluster(
     let with = if gone.is_empty() { String::new() } else { format!(" with {} of its own", gone.join(", ")) };
     let line = format!("cluster {name} deleted{with}; `get audit` keeps what was done to it");
     operators::audited(tx, actor, "delete", AuditObject::Cluster(name), vec![line], now)
+}
+
+/// Nobody would remove what Muster left in the Kubernetes cluster: its controllers would wait for ever.
+fn may_forget_requests(tx: &Transaction<'_>, name: &ClusterName) -> Result<(), Refusal> {
+    let Some(left) = handshake::left_there(tx, name) else { return Ok(()) };
+    let message = format!(
+        "in the Kubernetes cluster of {name} there may still be {left} of Muster's; that is taken back once its API \
+         server answers; if it is gone for good, apply a manifest without spec.kubernetes; then delete it again"
+    );
+    Err(Refusal::State { reason: "RequestsLeft", message })
 }

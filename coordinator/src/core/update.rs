@@ -384,9 +384,11 @@ fn wants(
         // Deadlines restart: the time of a pause does not count.
         update.moved_at_ms = now.wall_ms;
         update.resumed_at_ms = now.wall_ms;
+        update.renewed_sets.values_mut().for_each(|set| set.changes = 0);
     }
     if desired == DesiredState::Go {
         forgive(tx, rollout);
+        renewal::look_again(tx, rollout);
     }
     let mut lines = vec![format!("rollout {rollout}: {line}")];
     lines.extend(stay);

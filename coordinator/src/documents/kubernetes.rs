@@ -92,10 +92,10 @@ pub fn warn(
 fn of_renewal(looked: Option<&Result<DaemonSets, KubernetesFailure>>) -> Option<String> {
     match looked? {
         Err(failure) => Some(format!("the DaemonSets whose pods are renewed cannot be listed: {failure}")),
-        Ok(found) if found.sets.is_empty() => Some(
-            "no DaemonSet of update strategy OnDelete is as spec.kubernetes.onDelete says: none is renewed".to_owned(),
-        ),
         Ok(found) => {
+            if let Some(wanted) = found.unmatched.first() {
+                return Some(format!("{}: the update would wait for one at its end", renewal::unmatched(wanted)));
+            }
             let mut pods = found.sets.iter().flat_map(|set| set.pods.iter().map(move |pod| (set, pod)));
             pods.find_map(|(set, pod)| {
                 let why = renewal::never_leaves(found, pod)?;

@@ -270,7 +270,10 @@ fn warnings(snapshot: &ClusterSnapshot<'_>) -> Vec<String> {
             return Some(format!("{name} is not connected"));
         }
         let disruptive = view.update().is_some_and(|mine| mine.disruptive);
-        let stale = locks::may_request(snapshot, Some(name)).err().map(|blocked| blocked.message);
+        // Its node is looked for before its turn.
+        let stale = locks::may_request(snapshot, Some(name)).err();
+        let stale = stale.filter(|blocked| blocked.reason != Reason::KubernetesNodeUnclear);
+        let stale = stale.map(|blocked| blocked.message);
         let why = stale.or_else(|| locks::failed(snapshot, Some(name))).filter(|_| disruptive)?;
         Some(format!("{name}: {why}"))
     });

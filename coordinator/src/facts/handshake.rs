@@ -3,13 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::model::{LockState, Scope};
+use muster_proto::model::{Epoch, LockState, Scope};
 use serde::{Deserialize, Serialize};
 
 use super::{KubernetesAsked, Seen, kubernetes::KubernetesFailure};
 
 /// The annotation on a request that Muster made: the cluster's name in Muster.
 pub const REQUESTED_BY: &str = "muster/requested-by";
+
+/// The annotation on a request that Muster made, with a [`RequestMark`] as JSON.
+pub const REQUEST_MARK: &str = "muster/request";
 
 /// The annotation on a node with the application controllers' annotations that Muster set there, as JSON.
 pub const NODE_ANNOTATIONS: &str = "muster/node-annotations";
@@ -37,6 +40,28 @@ impl Subject {
     }
 }
 
+/// Which of Muster's requests an object stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestMark {
+    /// Epoch of the coordinator that made it.
+    pub epoch: Epoch,
+    /// Start of the recorded request, in Unix milliseconds.
+    pub since_ms: u64,
+    /// Revision of the recorded request.
+    pub revision: u64,
+    /// Permitted operations.
+    pub scope: Scope,
+}
+
+impl RequestMark {
+    /// Is it about the same recorded request, whichever coordinator made the object?
+    #[must_use]
+    pub fn is_about_same(&self, other: &Self) -> bool {
+        super::Facts::mutant("11a") || *self == Self { epoch: self.epoch, ..*other }
+    }
+}
+
 /// A request to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRequest {
@@ -48,6 +73,8 @@ pub struct NewRequest {
     pub scope: Scope,
     /// Value of [`REQUESTED_BY`].
     pub requested_by: String,
+    /// Value of [`REQUEST_MARK`].
+    pub mark: RequestMark,
 }
 
 /// Annotations for application controllers that a node is to have because of Muster.
@@ -81,6 +108,8 @@ pub struct RequestObject {
     pub uid: String,
     /// Value of [`REQUESTED_BY`]. None: Muster did not make it.
     pub requested_by: Option<String>,
+    /// Value of [`REQUEST_MARK`]. None: it has none that can be read.
+    pub mark: Option<RequestMark>,
     /// Is it being deleted? It is gone when its finalizers are.
     pub deleting: bool,
     /// Its finalizers: whose release its end waits for.
@@ -152,6 +181,8 @@ pub struct HandshakeObservation {
     pub failure: Option<Seen<KubernetesFailure>>,
     /// Why the last change was not made. None: it was.
     pub change_failure: Option<KubernetesFailure>,
+    /// Why a node's annotations were not put or taken back at the last try, by the node's name.
+    pub annotation_failures: BTreeMap<String, Seen<KubernetesFailure>>,
     /// Time of the last creation, in monotonic milliseconds: while it has no answer it may yet be carried out.
     pub unsettled_mono_ms: Option<u64>,
     /// When a list of this process showed a request first, by its UID, in monotonic milliseconds.

@@ -88,7 +88,7 @@ pub enum KubernetesOp {
         define: bool,
     },
     /// Create and delete requests, and annotate nodes, all at once. One that exists, or is gone, is no failure.
-    /// Answered with [`KubernetesReply::Done`].
+    /// Answered with [`KubernetesReply::Changed`].
     Requests {
         /// UID of namespace `kube-system`: nothing is changed in another cluster.
         cluster_uid: String,
@@ -99,11 +99,13 @@ pub enum KubernetesOp {
         /// Nodes whose annotations for application controllers change.
         annotate: Vec<NodeAnnotations>,
     },
-    /// List DaemonSets with the update strategy `OnDelete`, their newest templates, their pods, and all nodes. Answered
-    /// with [`KubernetesReply::DaemonSets`].
+    /// List DaemonSets with the update strategy `OnDelete`, their newest templates, their pods, and nodes. Answered with
+    /// [`KubernetesReply::DaemonSets`].
     DaemonSets {
         /// Which.
         wanted: Vec<OnDeleteDaemonSets>,
+        /// The only node that is asked for, if it exists. None: all nodes.
+        node: Option<String>,
     },
     /// Record an Event on a node, best effort. Answered with [`KubernetesReply::Done`].
     Event {
@@ -289,6 +291,13 @@ pub enum KubernetesReply {
         /// Requests and locks.
         objects: HandshakeObjects,
     },
+    /// To [`KubernetesOp::Requests`].
+    Changed {
+        /// Why a request was not created or deleted. None: all were.
+        failure: Option<KubernetesFailure>,
+        /// Nodes whose annotations were not changed, and why.
+        not_annotated: Vec<(String, KubernetesFailure)>,
+    },
     /// To [`KubernetesOp::DaemonSets`].
     DaemonSets {
         /// UID of namespace `kube-system`.
@@ -296,7 +305,7 @@ pub enum KubernetesReply {
         /// The DaemonSets.
         found: DaemonSets,
     },
-    /// The event is recorded, every request is there or being deleted, or the node is being deleted.
+    /// The event is recorded, or the node is being deleted.
     Done,
 }
 
@@ -310,7 +319,7 @@ impl KubernetesReply {
             | Self::ControlPlane { cluster_uid, .. }
             | Self::Handshake { cluster_uid, .. }
             | Self::DaemonSets { cluster_uid, .. } => Some(cluster_uid),
-            Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Done => None,
+            Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Changed { .. } | Self::Done => None,
         }
     }
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AuditScope, ControlSet, EnrolledWith, FORMAT, FormerNode, MachineUpdate, Member, Overwrites, OwedCordon,
-    RebootAsked, RemovalRow, UpdateRow,
+    PutAnnotations, RebootAsked, RemovalRow, UpdateRow,
 };
 
 /// Facts about the whole coordinator.
@@ -108,6 +108,14 @@ pub struct ClusterRow {
     /// UID of namespace `kube-system` at the first contact with its Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes_uid: Option<String>,
+    /// Requests of Muster's may be in its Kubernetes cluster: one was made, and no list has shown since that none is
+    /// left.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub kubernetes_requests: bool,
+    /// Annotations for application controllers that Muster put on Kubernetes nodes, by the node's name. They outlive
+    /// their machine: what no turn needs any more is taken back.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kubernetes_annotations: BTreeMap<String, PutAnnotations>,
     /// Why new starts are blocked, and since when.
     pub blocked_since: Option<(Reason, u64)>,
 }

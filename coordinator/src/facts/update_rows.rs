@@ -8,7 +8,7 @@ use muster_proto::model::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, RenewedPod, Stage, StageRow,
+    Added, AddedEnd, AddedReboot, BackupRow, Drains, ForcedPod, MachineRow, RenewedPod, RenewedSet, Stage, StageRow,
     StandingRequest, SwarmTarget,
 };
 
@@ -57,6 +57,9 @@ pub struct UpdateRow {
     /// Its backups, in the order of recording.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backups: Vec<BackupRow>,
+    /// The DaemonSets whose pods it renews, by `namespace/name`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub renewed_sets: BTreeMap<String, RenewedSet>,
 }
 
 impl UpdateRow {
@@ -187,9 +190,6 @@ pub struct MachineUpdate {
     /// The same for its NodeDeletionRequest, while it is removed for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing_deletion: Option<StandingRequest>,
-    /// Annotations for application controllers on its Kubernetes node. None: none of Muster's are there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_annotations: Option<PutAnnotations>,
     /// Number of other machines that had ended when the request was made.
     #[serde(default)]
     pub ends_before: u32,
@@ -223,7 +223,7 @@ pub struct RenewalRow {
     pub evicted: Option<RenewedPod>,
 }
 
-/// Annotations that Muster puts on a machine's Kubernetes node.
+/// Annotations that Muster puts on a Kubernetes node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutAnnotations {
     /// The annotations. Empty: they are being taken back.

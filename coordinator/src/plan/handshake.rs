@@ -3,18 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{Blocked, MachineName, MaintenanceObjects, ObjectController, Reason, Scope};
+use muster_proto::model::{Blocked, ClusterName, MachineName, MaintenanceObjects, ObjectController, Reason};
 
 use super::{
     drain::kubernetes::{self, FRESH_MS, SETTLE_MS},
     locks::{self, CONTROLLERS_PREFIX},
     requests::{Requested, requested},
     safety::{self, blocked},
-    snapshot::ClusterSnapshot,
+    snapshot::{ClusterSnapshot, MachineView},
 };
 use crate::facts::{
     self, Facts, HandshakeObservation, LockRow, MachineRow, Seen, StandingRequest,
-    handshake::{NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
+    handshake::{NewRequest, NodeAnnotations, OldRequest, RequestMark, RequestObject, Subject},
     kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
 };
 
@@ -40,7 +40,47 @@ const ROCKOON_NODES: [&str; 3] =
 /// The annotation that kopf puts on an object once its handler is through.
 const KOPF_HANDLED: &str = "kopf.zalando.org/last-handled-configuration";
 
-/// The cluster's settings. None: it has no such handshake.
+/// The section `maintenance` that holds for a cluster: of its open update, else of the newest manifest. None: it has no
+/// such handshake.
+#[must_use]
+pub fn section<'a>(facts: &'a Facts, cluster: &ClusterName) -> Option<&'a MaintenanceObjects> {
+    if Facts::mutant("1a") {
+        return facts.spec(cluster)?.kubernetes.as_ref()?.maintenance.as_ref();
+    }
+    facts.spec_in_force(cluster)?.kubernetes.as_ref()?.maintenance.as_ref()
+}
+
+/// Are a cluster's requests listed? After the section's end that goes on until none of ours is left.
+#[must_use]
+pub fn asks(facts: &Facts, cluster: &ClusterName) -> bool {
+    let kubernetes = facts.spec_in_force(cluster).and_then(|spec| spec.kubernetes.as_ref());
+    kubernetes
+        .is_some_and(|kubernetes| kubernetes.maintenance.is_some() || (is_left(facts, cluster) && !Facts::mutant("1b")))
+}
+
+/// May something of ours be in the Kubernetes cluster?
+fn is_left(facts: &Facts, cluster: &ClusterName) -> bool {
+    facts.clusters.get(cluster).is_some_and(|row| row.kubernetes_requests || !row.kubernetes_annotations.is_empty())
+}
+
+/// What may be of ours in a Kubernetes cluster that the newest manifest knows, in words. None: nothing.
+#[must_use]
+pub fn left_there(facts: &Facts, cluster: &ClusterName) -> Option<String> {
+    let row = facts.clusters.get(cluster).filter(|_| is_left(facts, cluster))?;
+    facts.spec(cluster)?.kubernetes.as_ref()?;
+    let listed = facts.live.handshakes.get(cluster).and_then(|look| look.requests.as_ref());
+    let ours = listed.iter().flat_map(|seen| &seen.what).filter(|request| is_of_cluster(facts, cluster, request));
+    let ours: Vec<String> = ours.map(|request| format!("{} {}", kind(&request.subject), request.name)).collect();
+    let requests = match ours.is_empty() {
+        false => Some(safety::some_names(ours.iter().map(String::as_str))),
+        true => row.kubernetes_requests.then(|| "maintenance requests".to_owned()),
+    };
+    let nodes = || safety::some_names(row.kubernetes_annotations.keys().map(String::as_str));
+    let annotations = (!row.kubernetes_annotations.is_empty()).then(|| format!("annotations on node {}", nodes()));
+    Some(requests.into_iter().chain(annotations).collect::<Vec<_>>().join(" and "))
+}
+
+/// The cluster's settings, as [`section`]. None: it has no such handshake.
 #[must_use]
 pub fn spec<'a>(snapshot: &ClusterSnapshot<'a>) -> Option<&'a MaintenanceObjects> {
     kubernetes::spec(snapshot)?.maintenance.as_ref()
@@ -108,14 +148,15 @@ fn subject(row: Option<&MachineRow>) -> Option<Subject> {
 fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
     let cluster = &snapshot.cluster.name;
     let stays = |requested: &Requested<'_>| !requested.machine.is_some_and(MachineRow::has_left_kubernetes);
-    let objects = requested(snapshot.facts, cluster).filter(stays).flat_map(|requested| {
-        let Requested { machine, scope, .. } = requested;
+    let all = requested(snapshot.facts, cluster).filter(|_| spec(snapshot).is_some()).filter(stays);
+    let objects = all.flat_map(|requested| {
+        let mark = mark(snapshot.facts, &requested);
         let deletion = deletion(snapshot, &requested);
-        subject(machine).into_iter().chain(deletion).map(move |subject| (subject, scope)).collect::<Vec<_>>()
+        subject(requested.machine).into_iter().chain(deletion).map(move |subject| (subject, mark)).collect::<Vec<_>>()
     });
-    let object = |(subject, scope): (Subject, Scope)| {
+    let object = |(subject, mark): (Subject, RequestMark)| {
         let name = name_of(snapshot, &subject);
-        NewRequest { subject, name, scope, requested_by: cluster.to_string() }
+        NewRequest { subject, name, scope: mark.scope, requested_by: cluster.to_string(), mark }
     };
     objects.map(object).collect()
 }
@@ -139,6 +180,12 @@ fn takers<'a>(snapshot: &'a ClusterSnapshot<'_>, row: &'a MachineRow) -> impl It
     locks::of(snapshot, Some(&row.name)).filter(takes).map(|lock| lock.key.controller.as_str())
 }
 
+/// What the object of this request says about it.
+#[must_use]
+pub fn mark(facts: &Facts, Requested { row, scope, .. }: &Requested<'_>) -> RequestMark {
+    RequestMark { epoch: facts.meta.epoch, since_ms: row.since_ms, revision: row.revision, scope: *scope }
+}
+
 /// Name of our request about this.
 fn name_of(snapshot: &ClusterSnapshot<'_>, subject: &Subject) -> String {
     match subject {
@@ -153,39 +200,69 @@ fn takes_place(snapshot: &ClusterSnapshot<'_>, request: &RequestObject, subject:
     request.subject == *subject || (has_name && kind(&request.subject) == kind(subject))
 }
 
+/// Did this coordinator make the request, or one before it? A coordinator of a higher epoch knows what this store does
+/// not: its request is left to it.
+#[must_use]
+pub fn is_of_cluster(facts: &Facts, cluster: &ClusterName, request: &RequestObject) -> bool {
+    let by_us = request.requested_by.as_deref() == Some(cluster.as_str());
+    by_us && (Facts::mutant("4c") || request.mark.is_none_or(|mark| mark.epoch <= facts.meta.epoch))
+}
+
 fn is_ours(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
-    request.requested_by.as_deref() == Some(snapshot.cluster.name.as_str())
+    is_of_cluster(snapshot.facts, &snapshot.cluster.name, request)
 }
 
 /// Requests to make: nobody's request is in their place, and their nodes are annotated.
 fn to_make(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<NewRequest> {
     let is_free = |new: &NewRequest| !requests.iter().any(|known| takes_place(snapshot, known, &new.subject));
     let waits = to_annotate(snapshot);
-    let is_annotated =
-        |new: &NewRequest| waits.iter().all(|(_, wanted)| Some(wanted.node.as_str()) != new.subject.node());
+    let is_annotated = |new: &NewRequest| waits.iter().all(|wanted| Some(wanted.node.as_str()) != new.subject.node());
     wanted(snapshot).into_iter().filter(is_free).filter(is_annotated).take(CHANGES_MAX).collect()
 }
 
-/// Machines whose nodes are given other annotations, or have to give back ours. A controller reads them when it sees
-/// the request.
-#[must_use]
-pub fn to_annotate<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, NodeAnnotations)> {
-    let rows = snapshot.machines.iter().map(|view| view.row);
-    let due = rows.filter_map(|row| {
-        let (mine, node) = (row.update.as_ref()?, row.kubernetes_node.as_ref()?);
+/// Nodes that are given other annotations, or have to give back ours. A controller reads them when it sees the request.
+/// The node of a machine whose state is in doubt stays as it is.
+fn to_annotate(snapshot: &ClusterSnapshot<'_>) -> Vec<NodeAnnotations> {
+    let put = &snapshot.cluster.kubernetes_annotations;
+    let mut wanted: BTreeMap<&str, BTreeMap<String, String>> =
+        put.keys().filter(|_| !Facts::mutant("8a")).map(|node| (node.as_str(), BTreeMap::new())).collect();
+    let requested = requested(snapshot.facts, &snapshot.cluster.name).filter(|_| spec(snapshot).is_some());
+    for (row, node) in requested.filter_map(|it| Some((it.machine?, it.machine?.kubernetes_node.as_deref()?))) {
         let for_controllers = row.annotations.iter().filter(|(name, _)| name.starts_with(CONTROLLERS_PREFIX));
-        let values: BTreeMap<String, String> = match mine.request {
-            Some(_) => for_controllers.map(|(name, value)| (name.clone(), value.clone())).collect(),
-            None => BTreeMap::new(),
-        };
-        let is_done = match &mine.node_annotations {
-            Some(put) => put.confirmed && put.values == values,
-            None => values.is_empty(),
-        };
-        (!is_done && !row.needs_review && !row.has_left_kubernetes())
-            .then(|| (&row.name, NodeAnnotations { node: node.clone(), values }))
-    });
-    due.take(CHANGES_MAX).collect()
+        wanted.insert(node, for_controllers.map(|(name, value)| (name.clone(), value.clone())).collect());
+    }
+    let rests = |node: &str| {
+        let mut rows = snapshot.machines.iter().map(|view| view.row);
+        rows.any(|row| (row.needs_review || row.has_left_kubernetes()) && row.kubernetes_node.as_deref() == Some(node))
+    };
+    let is_done = |node: &str, values: &BTreeMap<String, String>| match put.get(node) {
+        Some(put) => put.confirmed && put.values == *values,
+        None => values.is_empty(),
+    };
+    let due = wanted.into_iter().filter(|(node, values)| !is_done(node, values) && !rests(node));
+    due.map(|(node, values)| NodeAnnotations { node: node.to_owned(), values }).collect()
+}
+
+/// When a node may be annotated again after a failure, in monotonic milliseconds.
+fn annotates_at(look: &HandshakeObservation, node: &str) -> u64 {
+    let failure = look.annotation_failures.get(node);
+    failure.map_or(0, |seen| seen.at_mono_ms.saturating_add(kubernetes::questions::delay_ms(&seen.what)))
+}
+
+/// Does this object stand for the request, or is it about to? One of ours that was made for an earlier request does
+/// not: what answered that one is no answer to this.
+fn is_for(snapshot: &ClusterSnapshot<'_>, new: &NewRequest, request: &RequestObject) -> bool {
+    let is_about_same = || request.mark.is_some_and(|mark| mark.is_about_same(&new.mark));
+    (&new.subject, &new.name) == (&request.subject, &request.name) && (is_known(snapshot, request) || is_about_same())
+}
+
+/// Is it recorded as the object that stands for an open request?
+fn is_known(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
+    let is_it = |standing: &StandingRequest| standing.uid == request.uid;
+    let machines = snapshot.machines.iter().filter_map(|view| view.update()).filter(|mine| mine.request.is_some());
+    let of_machines = machines.flat_map(|mine| mine.standing.iter().chain(&mine.standing_deletion));
+    let of_cluster = snapshot.update().and_then(|update| update.standing.as_ref());
+    of_machines.chain(of_cluster).any(is_it)
 }
 
 /// Requests to remove: ours that stand for none any more. That of a machine whose state is in doubt stays.
@@ -199,7 +276,8 @@ fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<
         is_ours(snapshot, request)
             && !request.deleting
             && !wants_review(request)
-            && wanted.iter().all(|new| (&new.subject, &new.name) != (&request.subject, &request.name))
+            && may_be_removed(snapshot, request).is_ok()
+            && !wanted.iter().any(|new| is_for(snapshot, new, request))
     };
     let old = |request: &RequestObject| OldRequest {
         subject: request.subject.clone(),
@@ -209,24 +287,65 @@ fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<
     requests.iter().filter(is_over).map(old).take(CHANGES_MAX).collect()
 }
 
+/// May this request of ours be removed, which the record does not want? One that the record does not know may be newer
+/// than this copy of the store, and its machine may be disturbed. Only the agents can tell.
+///
+/// # Errors
+/// Who has not reported yet.
+fn may_be_removed(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Result<(), Blocked> {
+    if was_ended(snapshot, request) || Facts::mutant("4a") {
+        return Ok(());
+    }
+    let what = format!("{} {} is unknown to this store", kind(&request.subject), request.name);
+    if snapshot.now.mono_ms < snapshot.facts.live.started_mono_ms.saturating_add(SETTLE_MS) {
+        let message = format!("{what}, and the coordinator has just started");
+        return Err(blocked(Reason::Gathering, message, format!("{} s have passed since then", SETTLE_MS / 1_000)));
+    }
+    safety::gathered(snapshot)?;
+    let may_be_its = |view: &&MachineView<'_>| match (&request.subject, view.row.kubernetes_node.as_ref()) {
+        (Subject::Node(node), Some(known)) => node == known,
+        _ => true,
+    };
+    let is_silent = |view: &&MachineView<'_>| snapshot.facts.live.awaited.contains(&view.row.name);
+    let silent = snapshot.machines.iter().filter(is_silent).filter(may_be_its);
+    let silent: Vec<&str> = silent.map(|view| view.row.name.as_str()).collect();
+    if silent.is_empty() {
+        return Ok(());
+    }
+    let message =
+        format!("{what}, and {} has said nothing since the coordinator started", safety::some_names(silent.clone()));
+    let revoke = safety::for_each("revoke", silent);
+    Err(blocked(Reason::Gathering, message, format!("it connects; or, if it never will, {revoke}")))
+}
+
+/// Has the record seen this very object stand for a request that ended?
+fn was_ended(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
+    let of_machines = snapshot.machines.iter().filter_map(|view| view.update()?.standing.as_ref());
+    let rollouts = snapshot.facts.rollouts.values().filter(|row| row.cluster == snapshot.cluster.name);
+    let of_cluster = rollouts.filter_map(|row| row.update.as_ref()?.standing.as_ref());
+    of_machines.chain(of_cluster).any(|standing| standing.uid == request.uid) && !Facts::mutant("4b")
+}
+
 /// The next question. One at a time.
 #[must_use]
 pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
-    spec(snapshot)?;
-    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
+    let may_ask = safety::store_is_current(snapshot).is_ok() && !snapshot.facts.meta.recovering;
+    if !may_ask || !asks(snapshot.facts, &snapshot.cluster.name) {
         return None;
     }
-    let Some(look) = look(snapshot) else { return Some(KubernetesOp::Handshake { define: true }) };
+    let define = spec(snapshot).is_some();
+    let Some(look) = look(snapshot) else { return Some(KubernetesOp::Handshake { define }) };
     let now = snapshot.now.mono_ms;
     if free_at(look) > now {
         return None;
     }
     // The definitions may be gone.
     let Some(seen) = look.requests.as_ref().filter(|_| look.failure.is_none()) else {
-        return Some(KubernetesOp::Handshake { define: true });
+        return Some(KubernetesOp::Handshake { define });
     };
     let (make, remove) = (to_make(snapshot, &seen.what), to_remove(snapshot, &seen.what));
-    let annotate: Vec<_> = to_annotate(snapshot).into_iter().map(|(_, wanted)| wanted).collect();
+    let may_annotate = |wanted: &NodeAnnotations| annotates_at(look, &wanted.node) <= now;
+    let annotate: Vec<_> = to_annotate(snapshot).into_iter().filter(may_annotate).take(CHANGES_MAX).collect();
     let age = now.saturating_sub(seen.at_mono_ms);
     let list = Some(KubernetesOp::Handshake { define: false });
     if look.is_outdated {
@@ -250,7 +369,8 @@ fn every_ms(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> u64 {
     if ours || !wanted(snapshot).is_empty() {
         return LOOK_EVERY_MS;
     }
-    if snapshot.update().is_some() { OPEN_EVERY_MS } else { REST_EVERY_MS }
+    let is_open = snapshot.update().is_some() || is_left(snapshot.facts, &snapshot.cluster.name);
+    if is_open { OPEN_EVERY_MS } else { REST_EVERY_MS }
 }
 
 /// When the API server may be asked again, in monotonic milliseconds.
@@ -265,8 +385,7 @@ fn free_at(look: &HandshakeObservation) -> u64 {
 /// The next time, Unix milliseconds, at which time alone brings a question or another reason.
 #[must_use]
 pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
-    spec(snapshot)?;
-    let look = look(snapshot)?;
+    let look = look(snapshot).filter(|_| asks(snapshot.facts, &snapshot.cluster.name))?;
     let later = |at: u64, by_ms: u64| at.saturating_add(by_ms);
     let listed = look.requests.iter().flat_map(|seen| {
         let every_ms = every_ms(snapshot, &seen.what);
@@ -274,7 +393,8 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
     });
     let unsettled = look.unsettled_mono_ms.map(|at| later(at, SETTLE_MS));
     let inherited = later(snapshot.facts.live.started_mono_ms, SETTLE_MS);
-    let moments = listed.chain(unsettled).chain([free_at(look), inherited]);
+    let annotated = look.annotation_failures.keys().map(|node| annotates_at(look, node));
+    let moments = listed.chain(annotated).chain(unsettled).chain([free_at(look), inherited]);
     let next = moments.filter(|at| *at > snapshot.now.mono_ms).min()?;
     Some(snapshot.now.wall_ms + (next - snapshot.now.mono_ms))
 }
@@ -304,14 +424,42 @@ fn failed(failure: &KubernetesFailure) -> Blocked {
     )
 }
 
-/// A change in the cluster that is not seen yet: why the last try failed, or in these words that it comes.
-fn is_changing(snapshot: &ClusterSnapshot<'_>, reason: Reason, message: &str) -> Blocked {
-    let failure = look(snapshot).and_then(|look| look.change_failure.as_ref());
+/// A change in the cluster that is not seen yet: why the last try failed, for this node or for any request, or in these
+/// words that it comes.
+fn is_changing(snapshot: &ClusterSnapshot<'_>, subject: &Subject, reason: Reason, message: &str) -> Blocked {
+    let failure = look(snapshot).and_then(|look| match subject {
+        Subject::Node(node) if look.annotation_failures.contains_key(node) => {
+            look.annotation_failures.get(node).map(|seen| &seen.what)
+        }
+        _ => look.change_failure.as_ref(),
+    });
     failure.map_or_else(|| blocked(reason, message, "the API server has confirmed it"), failed)
 }
 
+/// What a request about a machine, or about the cluster itself, is about in the Kubernetes cluster. None: nothing, for
+/// the cluster has no such handshake, or the machine was never Ready and has no node.
+///
+/// # Errors
+/// The machine was Ready, and its node is unknown: without a request no controller would be asked.
+fn known_subject(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>) -> Result<Option<Subject>, Blocked> {
+    if spec(snapshot).is_none() {
+        return Ok(None);
+    }
+    match (subject(row), row) {
+        (None, Some(row)) if row.ready_at.is_some() => Err(blocked(
+            Reason::KubernetesNodeUnclear,
+            format!(
+                "Error: the Kubernetes node of {} is not known yet, and its maintenance is requested there",
+                row.name
+            ),
+            "a list of the nodes has shown it (`kubectl get nodes -o wide`)",
+        )),
+        (subject, _) => Ok(subject),
+    }
+}
+
 /// The object that stands for a request. None: none is wanted, for the cluster has no such handshake, or the machine
-/// has no node.
+/// was never Ready and has no node.
 ///
 /// # Errors
 /// Why it does not stand yet.
@@ -319,7 +467,7 @@ pub fn stands<'a>(
     snapshot: &ClusterSnapshot<'a>,
     row: Option<&MachineRow>,
 ) -> Result<Option<(&'a RequestObject, StandingRequest)>, Blocked> {
-    let Some(subject) = subject(row).filter(|_| spec(snapshot).is_some()) else { return Ok(None) };
+    let Some(subject) = known_subject(snapshot, row)? else { return Ok(None) };
     stands_as(snapshot, row, &subject, standing(snapshot, row))
 }
 
@@ -336,10 +484,10 @@ fn stands_as<'a>(
         seen => seen?,
     };
     match seen.what.iter().find(|request| takes_place(snapshot, request, subject)) {
-        Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(request)),
+        Some(request) if !is_ours(snapshot, request) || request.deleting => Err(in_the_way(snapshot, request)),
         Some(request) => match standing.filter(|standing| standing.uid == request.uid) {
             Some(standing) => Ok(Some((request, standing))),
-            None => Err(about_to_be_made(snapshot, subject)),
+            None => Err(about_to_go(snapshot, request)),
         },
         None => Err(about_to_be_made(snapshot, subject)),
     }
@@ -374,14 +522,30 @@ fn about_to_be_made(snapshot: &ClusterSnapshot<'_>, subject: &Subject) -> Blocke
         Subject::Deletion(_) => "the end of its node",
     };
     let message = format!("{what} is about to be requested in the Kubernetes cluster");
-    is_changing(snapshot, Reason::LocksActive, &message)
+    is_changing(snapshot, subject, Reason::LocksActive, &message)
 }
 
 /// Another request in the place of ours, or one that is not gone yet.
-fn in_the_way(request: &RequestObject) -> Blocked {
+fn in_the_way(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Blocked {
     let (kind, name) = (kind(&request.subject), &request.name);
     if request.deleting {
         return held(request);
+    }
+    let ours = snapshot.facts.meta.epoch;
+    let newer = request.mark.filter(|_| request.requested_by.as_deref() == Some(snapshot.cluster.name.as_str()));
+    if let Some(newer) = newer.filter(|mark| mark.epoch > ours) {
+        return blocked(
+            Reason::ForeignRequest,
+            format!(
+                "Error: {kind} {name} is of a coordinator of this cluster with epoch {}, and this one has epoch {ours}: \
+                 its store is older, or two coordinators are at work",
+                newer.epoch
+            ),
+            format!(
+                "that coordinator removes it; or, if it is gone for good, `kubectl delete {} {name}`",
+                kind.to_lowercase()
+            ),
+        );
     }
     blocked(
         Reason::ForeignRequest,
@@ -419,11 +583,11 @@ const fn kind(subject: &Subject) -> &'static str {
 /// Whose request is there, or why that is unknown.
 pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -> Result<(), Blocked> {
     let row = node.and_then(|node| snapshot.machines.iter().find(|view| view.row.name == *node)).map(|view| view.row);
-    let Some(subject) = subject(row).filter(|_| spec(snapshot).is_some()) else { return Ok(()) };
+    let Some(subject) = known_subject(snapshot, row)? else { return Ok(()) };
     let seen = fresh(snapshot)?;
     let other = seen.what.iter().find(|request| takes_place(snapshot, request, &subject));
     other.map_or(Ok(()), |request| {
-        Err(if is_ours(snapshot, request) { about_to_go(snapshot, request) } else { in_the_way(request) })
+        Err(if is_ours(snapshot, request) { about_to_go(snapshot, request) } else { in_the_way(snapshot, request) })
     })
 }
 
@@ -431,13 +595,10 @@ pub fn may_request(snapshot: &ClusterSnapshot<'_>, node: Option<&MachineName>) -
 #[must_use]
 pub fn may_be_left(facts: &Facts, row: &MachineRow) -> bool {
     let cluster = &row.spec.cluster_name;
-    let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
-    let has_it = kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some());
-    if row.kubernetes_node.is_none() || !has_it {
+    if row.kubernetes_node.is_none() || section(facts, cluster).is_none() {
         return false;
     }
-    let ours =
-        |request: &RequestObject| is_about(request, row) && request.requested_by.as_deref() == Some(cluster.as_str());
+    let ours = |request: &RequestObject| is_about(request, row) && is_of_cluster(facts, cluster, request);
     let look = facts.live.handshakes.get(cluster);
     look.and_then(|look| look.requests.as_ref()).is_none_or(|seen| seen.what.iter().any(ours))
 }
@@ -458,8 +619,11 @@ fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Block
     if request.deleting {
         return held(request);
     }
+    if let Err(stays) = may_be_removed(snapshot, request) {
+        return stays;
+    }
     let message = format!("the last {} {} is about to be removed", kind(&request.subject), request.name);
-    is_changing(snapshot, Reason::LocksReturning, &message)
+    is_changing(snapshot, &request.subject, Reason::LocksReturning, &message)
 }
 
 /// After the request is gone from the record: is it gone from the cluster?
@@ -480,12 +644,16 @@ pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), B
     if let Some(request) = seen.and_then(|seen| seen.what.iter().find(ours)) {
         return Err(about_to_go(snapshot, request));
     }
-    if row.update.as_ref().is_some_and(|mine| mine.node_annotations.is_some()) {
+    let put = &snapshot.cluster.kubernetes_annotations;
+    if let Some(subject) =
+        subject(Some(row)).filter(|subject| subject.node().is_some_and(|node| put.contains_key(node)))
+    {
         let message = "the annotations of its Kubernetes node for application controllers are being taken back";
-        return Err(is_changing(snapshot, Reason::LocksReturning, message));
+        return Err(is_changing(snapshot, &subject, Reason::LocksReturning, message));
     }
     let never_seen = row.update.as_ref().is_some_and(|mine| mine.standing.is_none());
-    match unsettled_until(snapshot).filter(|until| never_seen && *until > snapshot.now.mono_ms) {
+    let until = unsettled_until(snapshot.facts, &row.spec.cluster_name);
+    match until.filter(|until| never_seen && *until > snapshot.now.mono_ms) {
         None => Ok(()),
         Some(_) => Err(blocked(
             Reason::LocksReturning,
@@ -513,9 +681,10 @@ pub fn is_withdrawn(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<
 
 /// Until when a request without an answer may still be made, in monotonic milliseconds. The previous coordinator may
 /// have sent one at its last moment.
-fn unsettled_until(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
-    let last = look(snapshot)?.unsettled_mono_ms;
-    let last = last.unwrap_or(0).max(snapshot.facts.live.started_mono_ms);
+#[must_use]
+pub fn unsettled_until(facts: &Facts, cluster: &ClusterName) -> Option<u64> {
+    let last = facts.live.handshakes.get(cluster)?.unsettled_mono_ms;
+    let last = last.unwrap_or(0).max(facts.live.started_mono_ms);
     Some(last.saturating_add(SETTLE_MS))
 }
 

@@ -41,8 +41,7 @@ impl<'a> Locks<'a> {
     #[must_use]
     pub fn of(facts: &'a Facts, cluster: &ClusterName) -> Self {
         let mut by_node: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
-        let has_objects = kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some());
+        let has_objects = handshake::section(facts, cluster).is_some();
         let machines = facts.machines.values().filter(|row| has_objects && row.spec.cluster_name == *cluster);
         let mut nodes: BTreeMap<&str, Vec<&MachineName>> = BTreeMap::new();
         for (node, machine) in machines.filter_map(|row| Some((row.kubernetes_node.as_deref()?, &row.name))) {

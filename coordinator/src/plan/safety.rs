@@ -385,12 +385,16 @@ pub fn before_preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) 
             control_quorum(snapshot, view)?;
         }
         MachineType::Worker => {
-            // Pods are renewed when all machines are done: a deferred control machine holds no worker.
-            if view.update().is_none_or(|mine| mine.renewal.is_none()) {
+            // Pods are renewed when all machines are done: a deferred control machine, or an earlier group, holds no
+            // worker.
+            let updates = view.update().is_none_or(|mine| mine.renewal.is_none());
+            if updates {
                 controls_before_workers(snapshot)?;
             }
             swarm_before_workers(snapshot, view)?;
-            earlier_groups_first(snapshot, view)?;
+            if updates {
+                earlier_groups_first(snapshot, view)?;
+            }
             workers_within_limit(snapshot)?;
             within_group_limit(snapshot, view)?;
         }

@@ -69,6 +69,8 @@ pub enum ClusterStep {
     End(ClusterStage),
     /// The deadline of this stage has passed, and its outcome is that the update pauses.
     Pause(ClusterStage),
+    /// The newest template of a DaemonSet changes again and again while its pods are renewed: the update pauses.
+    PauseUnsteady,
     /// A deadline has passed whose outcome is that the update is aborted.
     Abort(ClusterStage),
     /// Machines that were put aside are tried once more.
@@ -283,6 +285,10 @@ fn slot_grant(snapshot: &ClusterSnapshot<'_>) -> Option<Step> {
 /// that cannot go on is passed over.
 #[must_use]
 pub fn earlier_on_its_way<'a>(snapshot: &ClusterSnapshot<'a>, view: &MachineView<'_>) -> Option<&'a MachineName> {
+    // The machine with a broken pod goes first, wherever it is: the others wait for that pod.
+    if view.update().is_some_and(|mine| mine.renewal.is_some()) {
+        return None;
+    }
     let mut earlier = targets(snapshot).take_while(|other| other.row.name != view.row.name);
     let earlier = earlier.find(|other| {
         let aside = other.update().is_some_and(|mine| mine.deferral.is_some());
@@ -300,7 +306,7 @@ fn may_try_again(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> bool {
     };
     let is_wanted =
         update.desired == DesiredState::Go && update.finished_in_round > 0 && targets(snapshot).any(|p| deferred(&p));
-    if !is_wanted || safety::may_start_anything(snapshot).is_err() {
+    if !is_wanted || safety::may_start_anything(snapshot).is_err() || renewal::is_undecided(snapshot) {
         return false;
     }
     // Whoever waits for one that is aside does not move, nor does who keeps its slot until a person has mended it.

@@ -128,7 +128,6 @@ pub(super) fn part(
         request: None,
         standing: None,
         standing_deletion: None,
-        node_annotations: None,
         ends_before: 0,
         permit: None,
         returned_at_ms: None,
@@ -268,6 +267,7 @@ fn open(
             stages: BTreeMap::new(),
             skip_backup: start.options.skip_backup,
             backups: Vec::new(),
+            renewed_sets: BTreeMap::new(),
         }),
     });
     line

@@ -8,8 +8,9 @@ use super::kubernetes::{self, is_same_cluster};
 use crate::{
     core::{About, Effect},
     facts::{
-        Facts, LockKey, LockOf, LockRow, PutAnnotations, SETTLE_MS, Seen, StandingRequest, Transaction,
-        handshake::{HandshakeObjects, LockObject, NodeAnnotations, RequestObject, Subject},
+        Facts, HandshakeObservation, LockKey, LockOf, LockRow, PutAnnotations, SETTLE_MS, Seen, StandingRequest,
+        Transaction,
+        handshake::{HandshakeObjects, LockObject, NewRequest, NodeAnnotations, RequestObject, Subject},
         kubernetes::{KubernetesFailure, KubernetesOp, KubernetesReply},
     },
     plan::{
@@ -27,41 +28,58 @@ const LOST_MAX: usize = 64;
 /// Longest name of a controller that is recorded, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Clusters with the handshake as custom resources.
-pub(in crate::core) fn having(facts: &Facts) -> impl Iterator<Item = &ClusterName> {
-    let has_it = |cluster: &ClusterName| {
-        let kubernetes = facts.spec(cluster).and_then(|spec| spec.kubernetes.as_ref());
-        kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some())
-    };
-    facts.clusters.keys().filter(move |cluster| has_it(cluster))
+/// Clusters whose requests and locks are listed.
+pub(in crate::core) fn asking(facts: &Facts) -> impl Iterator<Item = &ClusterName> {
+    facts.clusters.keys().filter(|cluster| handshake::asks(facts, cluster))
+}
+
+/// Forgets what no section `maintenance` holds for any more: locks are left to their controllers. Without access to the
+/// cluster its operators also have what Muster left there.
+pub(in crate::core) fn forget_unwanted(tx: &mut Transaction<'_>, cluster: &ClusterName) {
+    if handshake::section(tx, cluster).is_some() {
+        return;
+    }
+    forget_locks(tx, cluster, &BTreeSet::new());
+    let has_access = tx.spec_in_force(cluster).is_some_and(|spec| spec.kubernetes.is_some());
+    if !has_access && let Some(row) = tx.cluster_mut(cluster) {
+        row.kubernetes_requests = false;
+        row.kubernetes_annotations.clear();
+    }
+}
+
+/// Forgets the locks that are objects, except these.
+fn forget_locks(tx: &mut Transaction<'_>, cluster: &ClusterName, except: &BTreeSet<LockKey>) {
+    let of_it = |key: &&LockKey| key.cluster == *cluster && key.uid.is_some();
+    let gone: Vec<LockKey> = tx.locks.keys().filter(of_it).filter(|key| !except.contains(*key)).cloned().collect();
+    gone.iter().for_each(|key| tx.drop_lock(key));
 }
 
 /// Asks the next questions, one for each cluster at a time.
 pub(in crate::core) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, effects: &mut Vec<Effect>) {
     let facts: &Facts = tx;
     let mut due = Vec::new();
-    for cluster in having(facts) {
+    for cluster in asking(facts) {
         let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { continue };
         let (Some(spec), Some(op)) = (&snapshot.spec.kubernetes, handshake::next(&snapshot)) else { continue };
-        let annotated =
-            if matches!(op, KubernetesOp::Requests { .. }) { handshake::to_annotate(&snapshot) } else { Vec::new() };
-        let annotated: Vec<(MachineName, NodeAnnotations)> =
-            annotated.into_iter().map(|(machine, wanted)| (machine.clone(), wanted)).collect();
-        due.push((cluster.clone(), op, kubernetes::way(&snapshot, spec), annotated));
+        due.push((cluster.clone(), op, kubernetes::way(&snapshot, spec)));
     }
-    for (cluster, op, way, annotated) in due {
+    for (cluster, op, way) in due {
         let number = tx.next_question();
+        let (makes, annotate) = match &op {
+            KubernetesOp::Requests { make, annotate, .. } => (!make.is_empty(), annotate.clone()),
+            _ => (false, Vec::new()),
+        };
         let look = tx.handshake_mut(&cluster);
-        let makes = matches!(&op, KubernetesOp::Requests { make, .. } if !make.is_empty());
         let places = (&mut look.asked, &mut look.failure);
-        if !kubernetes::put((number, About::Cluster(cluster), op), way, places, now, effects) {
+        if !kubernetes::put((number, About::Cluster(cluster.clone()), op), way, places, now, effects) {
             continue;
         }
         if makes {
             look.unsettled_mono_ms = Some(now.mono_ms);
         }
         // Recorded before anything is sent: a coordinator that dies meanwhile takes them back all the same.
-        note_annotations(tx, annotated);
+        note_left(tx, &cluster, |left| left || makes);
+        note_annotations(tx, &cluster, &annotate);
     }
 }
 
@@ -77,28 +95,31 @@ pub(in crate::core) fn answered(
     }
     let Some(asked) = tx.handshake_mut(cluster).asked.take_if(|asked| asked.number == number) else { return };
     let pins = tx.open_rollout(cluster).is_some_and(|rollout| rollout.update.is_some());
-    let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now)).and_then(within_limit);
+    let result = result.and_then(|reply| is_same_cluster(tx, (cluster, pins), reply, now));
+    let result = result.or_else(|failure| without_definitions(tx, cluster, &asked.op, failure)).and_then(within_limit);
     let look = tx.handshake_mut(cluster);
     match result {
         Ok(KubernetesReply::Handshake { cluster_uid, objects }) => {
             (look.failure, look.cluster_uid) = (None, cluster_uid);
             listed(tx, cluster, objects, (asked.at_mono_ms, now));
         }
-        Ok(_) => {
+        Ok(reply) => {
             look.failure = None;
-            // Every request was made. What it has changed is listed next.
-            (look.unsettled_mono_ms, look.change_failure) = (None, None);
             if let KubernetesOp::Requests { make, remove, annotate, .. } = &asked.op {
+                let (failure, not_annotated) = match reply {
+                    KubernetesReply::Changed { failure, not_annotated } => (failure, not_annotated),
+                    _ => (None, Vec::new()),
+                };
+                // What it has changed is listed next.
                 look.is_outdated = !make.is_empty() || !remove.is_empty();
-                confirm_annotations(tx, cluster, annotate);
+                note_change(look, make, failure, now);
+                confirm_annotations(tx, cluster, annotate, not_annotated, now);
             }
         }
         Err(failure) => {
-            let uncertain = matches!(failure, KubernetesFailure::Unreachable(_) | KubernetesFailure::Other(_));
             if let KubernetesOp::Requests { make, .. } = &asked.op {
-                look.unsettled_mono_ms = (uncertain && !make.is_empty()).then_some(now.mono_ms);
                 look.is_outdated = true;
-                look.change_failure = Some(failure.clone());
+                note_change(look, make, Some(failure.clone()), now);
             }
             look.failure = Some(Seen { what: failure, at_mono_ms: now.mono_ms });
         }
@@ -115,26 +136,90 @@ fn within_limit(reply: KubernetesReply) -> Result<KubernetesReply, KubernetesFai
     }
 }
 
-/// Records what is about to be put on the machines' nodes.
-fn note_annotations(tx: &mut Transaction<'_>, wanted: Vec<(MachineName, NodeAnnotations)>) {
-    for (machine, NodeAnnotations { values, .. }) in wanted {
-        if let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) {
-            mine.node_annotations = Some(PutAnnotations { values, confirmed: false });
+/// Notes whether requests were created and deleted.
+fn note_change(look: &mut HandshakeObservation, make: &[NewRequest], failure: Option<KubernetesFailure>, now: Now) {
+    let is_uncertain = matches!(failure, Some(KubernetesFailure::Unreachable(_) | KubernetesFailure::Other(_)));
+    if !make.is_empty() {
+        look.unsettled_mono_ms = is_uncertain.then_some(now.mono_ms);
+    }
+    look.failure = failure.clone().map(|what| Seen { what, at_mono_ms: now.mono_ms });
+    look.change_failure = failure;
+}
+
+/// Where no section holds any more, definitions that are gone took everything with them.
+fn without_definitions(
+    tx: &Transaction<'_>,
+    cluster: &ClusterName,
+    op: &KubernetesOp,
+    failure: KubernetesFailure,
+) -> Result<KubernetesReply, KubernetesFailure> {
+    let lists = matches!(op, KubernetesOp::Handshake { define: false });
+    let cluster_uid = tx.live.handshakes.get(cluster).map(|look| look.cluster_uid.clone()).unwrap_or_default();
+    match failure {
+        KubernetesFailure::NotFound(_)
+            if !Facts::mutant("1c") && lists && handshake::section(tx, cluster).is_none() =>
+        {
+            Ok(KubernetesReply::Handshake { cluster_uid, objects: HandshakeObjects::default() })
         }
+        failure => Err(failure),
     }
 }
 
-/// Records that these nodes have their annotations, or have given them back.
-fn confirm_annotations(tx: &mut Transaction<'_>, cluster: &ClusterName, put: &[NodeAnnotations]) {
-    for NodeAnnotations { node, values } in put {
-        let machine = tx.machines_of(cluster).find(|row| row.kubernetes_node.as_ref() == Some(node));
-        let Some(machine) = machine.map(|row| row.name.clone()) else { continue };
-        let Some(mine) = tx.machine_mut(&machine).and_then(|row| row.update.as_mut()) else { continue };
-        if mine.node_annotations.as_ref().is_some_and(|noted| noted.values == *values) {
-            let is_there = !values.is_empty();
-            mine.node_annotations = is_there.then(|| PutAnnotations { values: values.clone(), confirmed: true });
+/// Records whether requests of ours may be in the cluster.
+fn note_left(tx: &mut Transaction<'_>, cluster: &ClusterName, is_left: impl FnOnce(bool) -> bool) {
+    let Some(known) = tx.clusters.get(cluster).map(|row| row.kubernetes_requests) else { return };
+    let is_left = is_left(known);
+    if is_left != known
+        && let Some(row) = tx.cluster_mut(cluster)
+    {
+        row.kubernetes_requests = is_left;
+    }
+}
+
+/// Records what is about to be put on nodes, or taken back there.
+fn note_annotations(tx: &mut Transaction<'_>, cluster: &ClusterName, wanted: &[NodeAnnotations]) {
+    if wanted.is_empty() {
+        return;
+    }
+    let Some(row) = tx.cluster_mut(cluster) else { return };
+    for NodeAnnotations { node, values } in wanted {
+        let put = PutAnnotations { values: values.clone(), confirmed: false };
+        row.kubernetes_annotations.insert(node.clone(), put);
+    }
+}
+
+/// Records which of these nodes have their annotations, or have given them back.
+fn confirm_annotations(
+    tx: &mut Transaction<'_>,
+    cluster: &ClusterName,
+    wanted: &[NodeAnnotations],
+    failures: Vec<(String, KubernetesFailure)>,
+    now: Now,
+) {
+    let failed: BTreeSet<&String> = failures.iter().map(|(node, _)| node).collect();
+    let done: Vec<&NodeAnnotations> = wanted
+        .iter()
+        .filter(|wanted| !failed.contains(&wanted.node) && !(Facts::mutant("8b") && !failed.is_empty()))
+        .collect();
+    if !done.is_empty()
+        && let Some(row) = tx.cluster_mut(cluster)
+    {
+        for NodeAnnotations { node, values } in &done {
+            let is_known = row.kubernetes_annotations.get(node).is_some_and(|noted| noted.values == *values);
+            if is_known && values.is_empty() {
+                row.kubernetes_annotations.remove(node);
+            } else if is_known {
+                let put = PutAnnotations { values: values.clone(), confirmed: true };
+                row.kubernetes_annotations.insert(node.clone(), put);
+            }
         }
     }
+    let look = tx.handshake_mut(cluster);
+    for NodeAnnotations { node, .. } in done {
+        look.annotation_failures.remove(node);
+    }
+    let failures = failures.into_iter().map(|(node, what)| (node, Seen { what, at_mono_ms: now.mono_ms }));
+    look.annotation_failures.extend(failures);
 }
 
 fn listed(
@@ -144,8 +229,14 @@ fn listed(
     (at_mono_ms, now): (u64, Now),
 ) {
     note_standing(tx, cluster, &requests, now);
+    let locks = if handshake::section(tx, cluster).is_some() { locks } else { Vec::new() };
     let gone = note_locks(tx, cluster, locks, now);
     note_lost(tx, cluster, gone, now);
+    let facts: &Facts = tx;
+    let is_there = requests.iter().any(|request| handshake::is_of_cluster(facts, cluster, request));
+    let may_come =
+        requested(facts, cluster).next().is_some() || handshake::unsettled_until(facts, cluster) > Some(now.mono_ms);
+    note_left(tx, cluster, |left| is_there || (left && may_come));
     let look = tx.handshake_mut(cluster);
     let known = std::mem::take(&mut look.finalizers);
     let borne = requests
@@ -162,10 +253,10 @@ fn listed(
 
 /// Records which object stands for each request. One that was made anew has to be answered anew.
 fn note_standing(tx: &mut Transaction<'_>, cluster: &ClusterName, requests: &[RequestObject], now: Now) {
-    let mut standing: BTreeMap<&Subject, &RequestObject> = BTreeMap::new();
-    let ours = requests.iter().filter(|request| request.requested_by.as_deref() == Some(cluster.as_str()));
-    standing.extend(ours.filter(|request| !request.deleting).map(|request| (&request.subject, request)));
     let facts: &Facts = tx;
+    let mut standing: BTreeMap<&Subject, &RequestObject> = BTreeMap::new();
+    let ours = requests.iter().filter(|request| handshake::is_of_cluster(facts, cluster, request));
+    standing.extend(ours.filter(|request| !request.deleting).map(|request| (&request.subject, request)));
     let mut news: Vec<(Option<MachineName>, &RequestObject)> = Vec::new();
     for requested in requested(facts, cluster) {
         let update = facts.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
@@ -179,9 +270,12 @@ fn note_standing(tx: &mut Transaction<'_>, cluster: &ClusterName, requests: &[Re
                 [Some(own), Some(deletion).filter(|_| requested.removal)].into_iter().flatten().collect()
             }
         };
+        let mark = handshake::mark(facts, &requested);
         for (subject, known) in known {
             let Some(object) = standing.get(&subject).copied() else { continue };
-            if known.is_none_or(|known| known.uid != object.uid) {
+            let is_new = known.is_none_or(|known| known.uid != object.uid);
+            // One that was made for an earlier request has its answers from then.
+            if is_new && object.mark.is_some_and(|known| known.is_about_same(&mark)) {
                 news.push((requested.machine.map(|row| row.name.clone()), object));
             }
         }

@@ -26,7 +26,7 @@ use crate::{
             identity, is_awaited, others_disturbed, owed, questions,
         },
         handshake, removal,
-        snapshot::ClusterSnapshot,
+        snapshot::{ClusterSnapshot, MachineView},
         update::{renewal, targets},
     },
 };
@@ -267,17 +267,35 @@ fn note_node(tx: &mut Transaction<'_>, machine: &MachineName, limits: &Limits, n
     let view = snapshot.machines.iter().find(|view| view.row.name == *machine);
     let nodes = view.and_then(|view| view.live?.kubernetes.nodes.as_ref());
     let (Some(view), Some(nodes)) = (view, nodes) else { return };
-    let Ok(Some(node)) = identity::of(&snapshot, view, &nodes.what) else { return };
-    let (name, labels) = (node.object.name.clone(), handshake::guarding_labels(&snapshot, node));
+    let Some(node) = changed_node(&snapshot, view, &nodes.what) else { return };
+    note(tx, machine, node);
+}
+
+/// Name and guarding labels of the machine's node, where these nodes show it for certain and the record differs.
+pub(super) fn changed_node(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    nodes: &[KubernetesNode],
+) -> Option<(String, Vec<String>)> {
+    let node = identity::of(snapshot, view, nodes).ok()??;
+    let (name, labels) = (node.object.name.clone(), handshake::guarding_labels(snapshot, node));
     let has_it = |row: &MachineRow| row.kubernetes_node.as_ref() == Some(&name);
-    let is_noted = has_it(row) && row.guarding_labels == labels;
-    let others = snapshot.machines.iter().map(|view| view.row).filter(|other| other.name != *machine && has_it(other));
-    for other in others.map(|other| other.name.clone()).collect::<Vec<_>>() {
+    let has_another = |other: &MachineView<'_>| other.row.name != view.row.name && has_it(other.row);
+    let is_noted = has_it(view.row) && view.row.guarding_labels == labels;
+    (!is_noted || snapshot.machines.iter().any(has_another)).then_some((name, labels))
+}
+
+/// Records it, and that the node is no other machine's.
+pub(super) fn note(tx: &mut Transaction<'_>, machine: &MachineName, (name, labels): (String, Vec<String>)) {
+    let Some(cluster) = tx.machines.get(machine).map(|row| row.spec.cluster_name.clone()) else { return };
+    let has_it = |other: &&Arc<MachineRow>| other.name != *machine && other.kubernetes_node.as_ref() == Some(&name);
+    let others: Vec<MachineName> = tx.machines_of(&cluster).filter(has_it).map(|other| other.name.clone()).collect();
+    for other in others {
         if let Some(other) = tx.machine_mut(&other) {
             (other.kubernetes_node, other.guarding_labels) = (None, Vec::new());
         }
     }
-    if !is_noted && let Some(row) = tx.machine_mut(machine) {
+    if let Some(row) = tx.machine_mut(machine) {
         (row.kubernetes_node, row.guarding_labels) = (Some(name), labels);
     }
 }
@@ -345,7 +363,10 @@ fn replied(
         KubernetesReply::ControlPlane { servers: what, .. } => look.control_plane = Some(Seen { what, at_mono_ms }),
         // The next look shows whether it is gone.
         KubernetesReply::Done if matches!(asked.op, KubernetesOp::DeleteNode { .. }) => look.nodes = None,
-        KubernetesReply::Handshake { .. } | KubernetesReply::DaemonSets { .. } | KubernetesReply::Done => {}
+        KubernetesReply::Handshake { .. }
+        | KubernetesReply::Changed { .. }
+        | KubernetesReply::DaemonSets { .. }
+        | KubernetesReply::Done => {}
     }
 }
 

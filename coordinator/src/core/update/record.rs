@@ -10,7 +10,7 @@ use muster_proto::{
 use super::{
     at_rest_phase,
     deadlines::{defer, locks_were_inactive, looks_again, stuck},
-    drain, hooks, renewal, wants,
+    drain, handshake as handshake_objects, hooks, renewal, wants,
 };
 use crate::{
     core::decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
@@ -85,6 +85,7 @@ pub(super) fn of_cluster(tx: &mut Transaction<'_>, rollout: &str, step: ClusterS
             let what = format!("\"{}\"", stage.name(update.kind));
             pause(tx, rollout, &what, now);
         }
+        ClusterStep::PauseUnsteady => renewal::pause(tx, rollout, now),
         ClusterStep::Abort(stage) => abort(tx, rollout, stage, now),
         ClusterStep::TryAgain => try_again(tx, rollout, now),
         ClusterStep::Close => close(tx, rollout, now),
@@ -145,6 +146,8 @@ fn close(tx: &mut Transaction<'_>, rollout: &str, now: Now) {
     let Some(row) = tx.rollouts.get(rollout) else { return };
     let cluster = row.cluster.clone();
     end_rollout(tx, rollout, now);
+    // The newest spec holds again.
+    handshake_objects::forget_unwanted(tx, &cluster);
     tx.drop_unused_specs(&cluster);
 }
 
@@ -344,6 +347,10 @@ fn take_slot(tx: &mut Transaction<'_>, machine: &MachineName, disruptive: bool, 
         return;
     }
     mine.request = Some(RequestRow { since_ms: now.wall_ms, revision });
+    // That of an earlier turn.
+    if !crate::facts::Facts::mutant("11b") {
+        mine.standing = None;
+    }
     mine.ends_before = ends;
     if let Some(maintenance) = &mut mine.maintenance {
         maintenance.since_ms = None;

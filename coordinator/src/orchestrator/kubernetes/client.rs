@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::facts::kubernetes::{
     ClusterLoad, ControlServer, ControlState, DRAINED_FOR, Deletion, Eviction, KEEP_CORDONED, KubernetesFailure,
     KubernetesNode, KubernetesOp, KubernetesReply, NodeRef, PodRef, SCALE_DOWN_BEFORE, SCALE_DOWN_DISABLED,
-    SCALE_DOWN_IS_DISABLED, ScaleDown, ScaleDownBefore,
+    SCALE_DOWN_IS_DISABLED, ScaleDown, ScaleDownBefore, daemon_sets::DaemonSets,
 };
 use crate::orchestrator::kubernetes::{
     daemon_sets::daemon_sets,
@@ -116,9 +116,13 @@ impl KubernetesClient {
                 }
                 handshake::change((&self.transport, fallbacks), (make, remove, annotate)).await
             }
-            KubernetesOp::DaemonSets { wanted } => {
+            KubernetesOp::DaemonSets { wanted, node } => {
                 let cluster_uid = cluster_uid(&mut session).await?;
-                let found = daemon_sets(&mut session, wanted).await?;
+                let nodes = match node {
+                    Some(name) => node_object(&mut session, name).await?.into_iter().collect(),
+                    None => list(&mut session, "/api/v1/nodes", None).await?,
+                };
+                let found = daemon_sets(&mut session, wanted, nodes).await?;
                 Ok(KubernetesReply::DaemonSets { cluster_uid, found })
             }
             KubernetesOp::Event { node, reason, message, warning } => {
@@ -141,7 +145,7 @@ impl KubernetesClient {
         let nodes = list(session, "/api/v1/nodes", None).await?;
         let mut load = load_of(session, cluster_uid, nodes).await?;
         if !wanted.is_empty() {
-            load.daemon_sets = Some(daemon_sets(session, wanted).await);
+            load.daemon_sets = Some(all_daemon_sets(session, wanted).await);
         }
         Ok(load)
     }
@@ -219,14 +223,26 @@ async fn nodes(session: &mut Session<'_>) -> Result<KubernetesReply, KubernetesF
 
 async fn one_node(session: &mut Session<'_>, name: &str) -> Result<KubernetesReply, KubernetesFailure> {
     let cluster_uid = cluster_uid(session).await?;
-    let path = format!("/api/v1/nodes/{}", segment(name)?);
-    let found = session.send(Call::get(path)).await?.object::<NodeObject>();
-    let nodes = match found {
-        Ok(object) => vec![node(object)],
-        Err(KubernetesFailure::NotFound(_)) => Vec::new(),
-        Err(failure) => return Err(failure),
-    };
+    let nodes = node_object(session, name).await?.into_iter().map(node).collect();
     Ok(KubernetesReply::Nodes { cluster_uid, nodes })
+}
+
+/// The node of this name. None: there is none.
+async fn node_object(session: &mut Session<'_>, name: &str) -> Result<Option<NodeObject>, KubernetesFailure> {
+    let path = format!("/api/v1/nodes/{}", segment(name)?);
+    match session.send(Call::get(path)).await?.object() {
+        Ok(object) => Ok(Some(object)),
+        Err(KubernetesFailure::NotFound(_)) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+async fn all_daemon_sets(
+    session: &mut Session<'_>,
+    wanted: &[OnDeleteDaemonSets],
+) -> Result<DaemonSets, KubernetesFailure> {
+    let nodes = list(session, "/api/v1/nodes", None).await?;
+    daemon_sets(session, wanted, nodes).await
 }
 
 /// UID of namespace `kube-system`, which identifies the cluster.

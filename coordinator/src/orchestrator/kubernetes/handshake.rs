@@ -20,7 +20,8 @@ use super::{
 };
 use crate::facts::{
     handshake::{
-        HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, REQUESTED_BY, RequestObject, Subject,
+        HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, REQUEST_MARK, REQUESTED_BY,
+        RequestObject, Subject,
     },
     kubernetes::{KubernetesFailure, KubernetesReply},
 };
@@ -50,8 +51,8 @@ pub(super) async fn objects(session: &mut Session<'_>) -> Result<KubernetesReply
     Ok(KubernetesReply::Handshake { cluster_uid, objects: HandshakeObjects { requests, locks } })
 }
 
-/// Create and delete requests, and annotate nodes, all at once, each on a connection of its own. The first failure
-/// counts: a list shows what is there.
+/// Create and delete requests, and annotate nodes, all at once, each on a connection of its own. Of requests the first
+/// failure counts: a list shows what is there. A node has its own.
 pub(super) async fn change(
     (transport, fallbacks): (&Transport, &[IpAddr]),
     (make, remove, annotate): (&[NewRequest], &[OldRequest], &[NodeAnnotations]),
@@ -61,8 +62,10 @@ pub(super) async fn change(
     let annotated =
         annotate.iter().map(|node| async { node_annotations::put(&mut transport.session(fallbacks), node).await });
     let (created, deleted, annotated) = tokio::join!(join_all(created), join_all(deleted), join_all(annotated));
-    created.into_iter().chain(deleted).chain(annotated).collect::<Result<Vec<()>, _>>()?;
-    Ok(KubernetesReply::Done)
+    let failure = created.into_iter().chain(deleted).find_map(Result::err);
+    let nodes = annotate.iter().map(|wanted| wanted.node.clone());
+    let not_annotated = nodes.zip(annotated).filter_map(|(node, answer)| Some((node, answer.err()?))).collect();
+    Ok(KubernetesReply::Changed { failure, not_annotated })
 }
 
 /// Create a request. One of its name stays as it is: the next list shows whose it is.
@@ -80,7 +83,10 @@ async fn create(session: &mut Session<'_>, new: &NewRequest) -> Result<(), Kuber
     let object = json!({
         "apiVersion": VERSION,
         "kind": kind,
-        "metadata": { "name": new.name, "annotations": { REQUESTED_BY: new.requested_by } },
+        "metadata": {
+            "name": new.name,
+            "annotations": { REQUESTED_BY: new.requested_by, REQUEST_MARK: json!(new.mark).to_string() },
+        },
         "spec": spec,
     });
     let answer = session.send(post(&path(plural, None), &object)).await?;
@@ -163,6 +169,7 @@ fn request(subject: Subject, Object { metadata, .. }: Object) -> RequestObject {
         name: metadata.name,
         uid: metadata.uid,
         requested_by: metadata.annotations.get(REQUESTED_BY).cloned(),
+        mark: metadata.annotations.get(REQUEST_MARK).and_then(|mark| serde_json::from_str(mark).ok()),
         deleting: metadata.deletion_timestamp.is_some(),
         finalizers: metadata.finalizers,
         annotations: metadata.annotations.into_keys().collect(),

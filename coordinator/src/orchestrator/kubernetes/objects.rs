@@ -93,6 +93,18 @@ pub(crate) struct NodeObject {
 pub(crate) struct NodeSpec {
     #[serde(deserialize_with = "nullable")]
     pub(crate) unschedulable: bool,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) taints: Vec<Taint>,
+}
+
+/// A node's taint.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Taint {
+    pub(crate) key: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) value: String,
+    pub(crate) effect: String,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -2,26 +2,32 @@
 //! at a time, each in a turn of its own with its request and locks, without a drain. Level-triggered: what is due
 //! follows from the last list of the DaemonSets and from the recorded eviction.
 
+mod looks;
+mod pods;
+
 use muster_proto::model::{Blocked, ClusterSpec, MachineName, OnDeleteDaemonSets, Reason, RunnerKind};
 
-use super::{ClusterStep, MachineStep, Step, cluster::halt, stages, targets, turn::Participant};
+pub use looks::{evictions, is_undecided, question, wakes_at_ms};
+pub use pods::never_leaves;
+
+use super::{ClusterStep, MachineStep, Step, cluster::halt, is_open, stages, targets, turn::Participant, wants_slot};
 use crate::{
     facts::{
-        ClusterStage, DesiredState, RenewalObservation, RenewedPod, StageRow, UpdateKind, UpdateRow,
-        kubernetes::{
-            KubernetesOp,
-            daemon_sets::{DaemonPod, DaemonSet, DaemonSets},
-        },
+        ClusterStage, DesiredState, RenewedPod, Stage, StageRow, UpdateKind, UpdateRow,
+        kubernetes::daemon_sets::{DaemonPod, DaemonSet, DaemonSets},
     },
     plan::{
-        drain::kubernetes::{self, FRESH_MS, SETTLE_MS, eviction, identity, questions},
+        drain::kubernetes::{self, SETTLE_MS, eviction},
         safety::{self, blocked},
         snapshot::{ClusterSnapshot, MachineView},
     },
 };
+use looks::{known, listed, look};
+use pods::{is_outdated, may_leave, node_of, outdated};
 
-/// Interval between two lists of the DaemonSets, in milliseconds.
-const LOOK_EVERY_MS: u64 = questions::LOOK_EVERY_MS;
+/// Changes of a set's newest template within one pass from which on the update pauses. One may belong to the change of
+/// applications that the pass follows.
+const CHANGES_MAX: u32 = 2;
 
 /// A step of the renewal on one machine's node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,54 +67,17 @@ pub fn is_under_way(update: &UpdateRow) -> bool {
     stage(update).is_some_and(|stage| stage.finished_at_ms.is_none())
 }
 
-fn look<'a>(snapshot: &ClusterSnapshot<'a>) -> Option<&'a RenewalObservation> {
-    snapshot.facts.live.renewals.get(&snapshot.cluster.name)
-}
+/// What ends a wait for DaemonSets that do not come.
+const OR_ABORT: &str = "or the update is aborted (`musterctl abort`): its machines are done";
 
 fn waits(message: impl Into<String>, clears_when: impl Into<String>) -> Blocked {
     blocked(Reason::KubernetesPodRenewal, message, clears_when)
 }
 
-/// The last list, if it is young enough to decide by.
-fn listed<'a>(snapshot: &ClusterSnapshot<'a>) -> Result<&'a DaemonSets, Blocked> {
-    let look = look(snapshot);
-    let fresh = |listed_mono_ms: u64| snapshot.now.mono_ms.saturating_sub(listed_mono_ms) < FRESH_MS;
-    let seen = look.filter(|look| fresh(look.listed_mono_ms)).and_then(|look| look.seen.as_ref());
-    if let Some(seen) = seen {
-        return Ok(&seen.what);
-    }
-    Err(match look.and_then(|look| look.failure.as_ref()) {
-        Some(failure) => kubernetes::failed(&failure.what),
-        None => {
-            blocked(Reason::KubernetesUnavailable, "the DaemonSets are being listed", "the API server has answered")
-        }
-    })
-}
-
-/// Pods of an older template on this node, each with its DaemonSet.
-fn outdated<'d>(found: &'d DaemonSets, node: &'d str) -> impl Iterator<Item = (&'d DaemonSet, &'d DaemonPod)> {
-    let of_node = found.sets.iter().flat_map(|set| set.pods.iter().map(move |pod| (set, pod)));
-    of_node.filter(move |(set, pod)| pod.node == node && is_outdated(set, pod))
-}
-
-fn is_outdated(set: &DaemonSet, pod: &DaemonPod) -> bool {
-    !pod.pod.finished && set.newest.as_ref().is_some_and(|newest| pod.hash != *newest)
-}
-
-/// The name of the machine's node.
-fn node_of<'d>(
-    snapshot: &ClusterSnapshot<'_>,
-    view: &MachineView<'_>,
-    found: &'d DaemonSets,
-) -> Result<&'d str, Blocked> {
-    let node = identity::of(snapshot, view, &found.nodes)?;
-    Ok(node.map_or("", |node| node.object.name.as_str()))
-}
-
 /// The pod on the machine's node that is renewed next. None: no pod there is of an older template.
 ///
 /// # Errors
-/// Why that is unknown, or the pod that terminates.
+/// Why that is unknown, or why it may not leave now.
 pub fn next(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<Option<RenewedPod>, Blocked> {
     let found = listed(snapshot)?;
     let node = node_of(snapshot, view, found)?;
@@ -117,26 +86,28 @@ pub fn next(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<Op
         let name = eviction::name_of(&pod.pod.object);
         return Err(waits(format!("pod {name} on {node} terminates, and Muster did not evict it"), "it has ended"));
     }
+    may_leave(snapshot, view, found, (set, pod))?;
     let hash = set.newest.clone().unwrap_or_default();
     Ok(Some(RenewedPod { pod: pod.pod.object.clone(), daemon_set: set.name.clone(), hash }))
 }
 
-/// Can the pods on the machine's node be evicted at all? Asked before its turn.
+/// Can the pods on the machine's node be evicted at all, and may the first of them leave now? Asked before its turn.
 ///
 /// # Errors
-/// The pod, and the budget that never allows it; or why that is unknown.
+/// [`Reason::KubernetesUndrainable`] with the budget or taint that never allows it, the pod or node that is not Ready,
+/// or why that is unknown.
 pub fn preflight(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> Result<(), Blocked> {
-    let found = listed(snapshot)?;
-    let node = node_of(snapshot, view, found)?;
-    let Some(why) = outdated(found, node).find_map(|(_, pod)| never_leaves(found, pod)) else { return Ok(()) };
-    let clears_when = format!("an operator has changed that budget; then `musterctl retry {}`", view.row.name);
-    Err(blocked(Reason::KubernetesUndrainable, format!("Error: {why}"), clears_when))
+    may_begin(snapshot, view, listed(snapshot)?)
 }
 
-/// Why a pod of a DaemonSet can never be evicted as things are.
-#[must_use]
-pub fn never_leaves(found: &DaemonSets, pod: &DaemonPod) -> Option<String> {
-    eviction::never_evicted(&found.budgets, &pod.pod)
+fn may_begin(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, found: &DaemonSets) -> Result<(), Blocked> {
+    let node = node_of(snapshot, view, found)?;
+    let never = outdated(found, node).find_map(|(set, pod)| never_leaves(found, pod).or_else(|| pods::lost(set, pod)));
+    if let Some(why) = never {
+        let clears_when = format!("an operator has changed that; then `musterctl retry {}`", view.row.name);
+        return Err(blocked(Reason::KubernetesUndrainable, format!("Error: {why}"), clears_when));
+    }
+    outdated(found, node).next().map_or(Ok(()), |next| may_leave(snapshot, view, found, next))
 }
 
 /// Is the recorded eviction over: is its pod gone, and its successor Ready and of the wanted template?
@@ -146,15 +117,17 @@ pub fn never_leaves(found: &DaemonSets, pod: &DaemonPod) -> Option<String> {
 pub fn renewed(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, evicted: &RenewedPod) -> Result<(), Blocked> {
     let found = listed(snapshot)?;
     let node = node_of(snapshot, view, found)?;
-    let Some(set) = found.sets.iter().find(|set| set.name == evicted.daemon_set) else { return Ok(()) };
     let name = eviction::name_of(&evicted.pod);
+    let Some(set) = found.sets.iter().find(|set| set.name == evicted.daemon_set) else {
+        return Err(is_gone(&evicted.daemon_set));
+    };
     if let Some(old) = set.pods.iter().find(|pod| pod.pod.object.uid == evicted.pod.uid) {
         // Its template came back.
         let is_newest = set.newest.as_ref() == Some(&old.hash);
         if is_newest && is_left_alone(snapshot, view, evicted) {
             return Ok(());
         }
-        return Err(old_pod(found, view, old));
+        return Err(old_pod(snapshot, view, found, (set, old)));
     }
     let mut successors = set.pods.iter().filter(|pod| pod.node == node && pod.pod.deletion_s.is_none());
     let Some(successor) = successors.find(|pod| !pod.pod.finished) else {
@@ -172,14 +145,28 @@ pub fn renewed(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, evicted: 
             format!("it is (`kubectl describe pod -n {} {}`)", evicted.pod.namespace, successor.pod.object.name);
         return Err(waits(format!("the new pod {name} on {node} is not Ready"), clears_when));
     }
-    Ok(())
+    looks::is_available(snapshot, set, successor)
+}
+
+/// A DaemonSet that was there in this pass.
+fn is_gone(set: &str) -> Blocked {
+    let message = format!("DaemonSet {set} is gone, or is not as spec.kubernetes.onDelete says any more");
+    waits(message, format!("it is there again (`kubectl get daemonsets`), {OR_ABORT}"))
 }
 
 /// What the old pod waits for.
-fn old_pod(found: &DaemonSets, view: &MachineView<'_>, old: &DaemonPod) -> Blocked {
+fn old_pod(
+    snapshot: &ClusterSnapshot<'_>,
+    view: &MachineView<'_>,
+    found: &DaemonSets,
+    (set, old): (&DaemonSet, &DaemonPod),
+) -> Blocked {
     let (name, node) = (eviction::name_of(&old.pod.object), &old.node);
     if old.pod.deletion_s.is_some() {
         return waits(format!("pod {name} on {node} was evicted, and terminates"), "it has ended");
+    }
+    if let Err(blocked) = may_leave(snapshot, view, found, (set, old)) {
+        return blocked;
     }
     let refused = kubernetes::look(view).and_then(|look| look.refused.get(&old.pod.object.uid));
     match refused {
@@ -236,7 +223,9 @@ pub(super) fn joining(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Vec
     due.map(|view| join(&view.row.name)).collect()
 }
 
-fn is_member(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
+/// May this machine take part?
+#[must_use]
+pub fn is_member(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
     snapshot.joined(view) && view.ready_once() && !view.row.revoked && view.row.removal.is_none()
 }
 
@@ -244,8 +233,7 @@ fn is_member(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>) -> bool {
 ///
 /// # Errors
 /// Which are not, and what renews them.
-pub fn all_renewed(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
-    let found = listed(snapshot)?;
+fn all_renewed(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, found: &DaemonSets) -> Result<(), Blocked> {
     for set in &found.sets {
         let name = &set.name;
         if set.newest.is_none() {
@@ -253,112 +241,124 @@ pub fn all_renewed(snapshot: &ClusterSnapshot<'_>) -> Result<(), Blocked> {
             return Err(waits(message, "its observedGeneration is its generation"));
         }
         if let Some(pod) = set.pods.iter().find(|pod| is_outdated(set, pod)) {
-            let object = &pod.pod.object;
-            let message = format!(
-                "pod {} of DaemonSet {name} is of an older template, and its node {} is of no machine of this update",
-                eviction::name_of(object),
-                pod.node
-            );
-            let by_hand = format!("`kubectl delete pod -n {} {}` has renewed it", object.namespace, object.name);
-            return Err(waits(message, by_hand));
+            return Err(left_over(snapshot, found, set, pod));
         }
         if set.updated != set.current {
             let message = format!("DaemonSet {name}: {} of {} pods are up to date", set.updated, set.current);
             return Err(waits(message, "all are (`kubectl get daemonsets`, UP-TO-DATE)"));
         }
     }
+    let gone = update.renewed_sets.keys().find(|name| found.sets.iter().all(|set| set.name != **name));
+    if let Some(name) = gone {
+        return Err(is_gone(name));
+    }
+    if let Some(wanted) = found.unmatched.first() {
+        let clears_when = format!("there is one (`kubectl get daemonsets -n {}`), {OR_ABORT}", wanted.namespace);
+        return Err(waits(unmatched(wanted), clears_when));
+    }
     Ok(())
+}
+
+/// A selector without a DaemonSet, in one sentence.
+#[must_use]
+pub fn unmatched(wanted: &OnDeleteDaemonSets) -> String {
+    let labels = wanted.match_labels.iter().map(|(name, value)| format!("label {name}={value}"));
+    let name = Some(format!("name {}*", wanted.name_prefix)).filter(|_| !wanted.name_prefix.is_empty());
+    let place = [format!("namespace {}", wanted.namespace)].into_iter();
+    let said: Vec<String> = place.chain(name).chain(labels).collect();
+    format!("no DaemonSet of update strategy OnDelete is as spec.kubernetes.onDelete says ({})", said.join(", "))
+}
+
+/// A pod of an older template that no machine's turn renews.
+fn left_over(snapshot: &ClusterSnapshot<'_>, found: &DaemonSets, set: &DaemonSet, pod: &DaemonPod) -> Blocked {
+    let (object, node) = (&pod.pod.object, &pod.node);
+    let message = format!("pod {} of DaemonSet {} is of an older template", eviction::name_of(object), set.name);
+    // A deletion by hand would go around the locks of that machine.
+    if let Some((machine, unclear)) = pods::unclear_owner(snapshot, found, node) {
+        let why = unclear.message.trim_start_matches("Error: ");
+        return Blocked { message: format!("{message}, and its node may be {machine}'s: {why}"), ..unclear };
+    }
+    let by_hand = format!("`kubectl delete pod -n {} {}` has renewed it", object.namespace, object.name);
+    waits(format!("{message}, and its node {node} is of no machine of this update"), by_hand)
+}
+
+/// A DaemonSet whose template changes again and again: each machine would have one turn after another.
+#[must_use]
+pub fn unsteady(update: &UpdateRow) -> Option<Blocked> {
+    let (name, known) = update.renewed_sets.iter().find(|(_, known)| known.changes >= CHANGES_MAX)?;
+    let message =
+        format!("the template of DaemonSet {name} changed {} times while its pods are renewed", known.changes);
+    Some(waits(message, "it stays as it is; then `musterctl resume`"))
 }
 
 /// The next step of the cluster's stage.
 pub(super) fn step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<ClusterStep> {
-    let stage_row = stage(update);
-    if stage_row.is_none() {
-        let may = update.desired == DesiredState::Go && safety::may_start_hooks(snapshot).is_ok();
+    let goes = update.desired == DesiredState::Go;
+    if stage(update).is_none() {
+        let may = goes && safety::may_start_hooks(snapshot).is_ok();
         return may.then_some(ClusterStep::Begin(ClusterStage::PodsRenewed));
     }
-    if targets(snapshot).next().is_some() || !joining(snapshot, update).is_empty() {
+    if goes && unsteady(update).is_some() {
+        return Some(ClusterStep::PauseUnsteady);
+    }
+    let alone = targets(snapshot).next().is_none();
+    if !joining(snapshot, update).is_empty() || (!alone && !lacks_turn(snapshot)) {
         return None;
     }
-    if all_renewed(snapshot).is_ok() {
+    if alone && listed(snapshot).is_ok_and(|found| all_renewed(snapshot, update, found).is_ok()) {
         return Some(ClusterStep::End(ClusterStage::PodsRenewed));
     }
     let late = deadline_ms(snapshot, update).is_some_and(|at_ms| snapshot.now.wall_ms >= at_ms);
     let outcome = snapshot.spec.update_deadlines.kubernetes_drain.outcome;
-    (late && update.desired == DesiredState::Go).then(|| halt(update.kind, outcome, ClusterStage::PodsRenewed))
+    (late && goes).then(|| halt(update.kind, outcome, ClusterStage::PodsRenewed))
+}
+
+/// Has no machine of the cluster its turn?
+fn is_free(snapshot: &ClusterSnapshot<'_>) -> bool {
+    snapshot.machines.iter().all(|view| view.row.slot.is_none())
+}
+
+/// Does a machine of the pass wait for its turn, and can none of them take it as things are?
+fn lacks_turn(snapshot: &ClusterSnapshot<'_>) -> bool {
+    let gets_slot = |view: &&MachineView<'_>| view.available() && safety::may_take_slot(snapshot, view).is_ok();
+    // The cluster's own locks have their own deadline.
+    let mut waiting = targets(snapshot).filter(|view| wants_slot(view)).peekable();
+    is_free(snapshot) && waiting.peek().is_some() && is_open(snapshot).is_ok() && !waiting.any(|view| gets_slot(&view))
 }
 
 /// Deadline of the wait for the DaemonSets while no machine has a turn, Unix milliseconds. It restarts with each
-/// machine that ends, and with this coordinator, which has to look first.
+/// machine that ends or gives its slot back, and with this coordinator, which has to look first.
 fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<u64> {
     let begun_ms = stage(update).filter(|_| is_under_way(update))?.started_at_ms;
     let begun_ms = begun_ms.max(update.moved_at_ms).max(update.resumed_at_ms);
-    let begun_ms = begun_ms.max(snapshot.facts.live.started_wall_ms);
+    let given_back = targets(snapshot).filter_map(|view| view.row.stages.get(&Stage::RequestRemoved)?.finished_at_ms);
+    let begun_ms = given_back.fold(begun_ms.max(snapshot.facts.live.started_wall_ms), u64::max);
     Some(begun_ms.saturating_add(snapshot.spec.update_deadlines.kubernetes_drain.after_ms))
+}
+
+/// Deadline of a machine's wait for its turn in the pass, Unix milliseconds: past it the update pauses.
+pub(super) fn turn_deadline_ms(
+    snapshot: &ClusterSnapshot<'_>,
+    update: &UpdateRow,
+    view: &MachineView<'_>,
+) -> Option<u64> {
+    let waits = update.desired == DesiredState::Go && view.update()?.renewal.is_some() && wants_slot(view);
+    deadline_ms(snapshot, update).filter(|_| waits)
 }
 
 /// Why the cluster's stage does not end. None: a machine has a turn in it, or it is not under way.
 #[must_use]
 pub fn of_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<Blocked> {
-    let alone = is_under_way(update) && targets(snapshot).next().is_none();
-    if alone { all_renewed(snapshot).err() } else { None }
-}
-
-/// The next list of the DaemonSets. One at a time.
-#[must_use]
-pub fn question(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
-    snapshot.update().filter(|update| is_under_way(update))?;
-    if safety::store_is_current(snapshot).is_err() || snapshot.facts.meta.recovering {
+    if !is_under_way(update) {
         return None;
     }
-    let due = look(snapshot).is_none_or(|look| asks_at(look) <= snapshot.now.mono_ms);
-    due.then(|| KubernetesOp::DaemonSets { wanted: wanted(snapshot.spec) })
-}
-
-/// When the DaemonSets are listed next, in monotonic milliseconds.
-fn asks_at(look: &RenewalObservation) -> u64 {
-    let seen = look.seen.iter().map(|seen| seen.at_mono_ms.saturating_add(LOOK_EVERY_MS));
-    let failure = look.failure.iter();
-    let failure = failure.map(|failure| failure.at_mono_ms.saturating_add(questions::delay_ms(&failure.what)));
-    // An answer that is so late counts as lost.
-    let open = look.asked.iter().map(|asked| asked.at_mono_ms.saturating_add(SETTLE_MS));
-    seen.chain(failure).chain(open).max().unwrap_or(0)
-}
-
-/// The evictions to send now. The recorded pod alone is evicted, by its UID, after a list of a moment ago that was
-/// asked for after the last eviction was answered.
-#[must_use]
-pub fn evictions<'a>(snapshot: &ClusterSnapshot<'a>) -> Vec<(&'a MachineName, KubernetesOp)> {
-    let go = snapshot.update().is_some_and(|update| is_under_way(update) && update.desired == DesiredState::Go);
-    let (Some(list), true) = (look(snapshot), go) else { return Vec::new() };
-    let age = snapshot.now.mono_ms.saturating_sub(list.listed_mono_ms);
-    let Some(seen) = list.seen.as_ref().filter(|_| age < questions::EVICT_WITHIN_MS) else { return Vec::new() };
-    let due = targets(snapshot).filter_map(|view| {
-        let evicted = view.update()?.renewal.as_ref()?.evicted.as_ref().filter(|_| view.row.slot.is_some())?;
-        let node = questions::free(snapshot, view).filter(|node| list.number > node.evicted_number)?;
-        let mut pods = seen.what.sets.iter().flat_map(|set| set.pods.iter().map(move |pod| (set, pod)));
-        let (set, old) = pods.find(|(_, pod)| pod.pod.object == evicted.pod)?;
-        let rests = eviction::retry_at(node, &old.pod).is_some_and(|at| at > snapshot.now.mono_ms);
-        let leaves = is_outdated(set, old) && old.pod.deletion_s.is_none() && !rests;
-        let may = leaves && safety::locks_granted(snapshot, view).is_ok();
-        may.then(|| (&view.row.name, KubernetesOp::Evict { pods: vec![evicted.pod.clone()] }))
-    });
-    due.collect()
-}
-
-/// The next time, Unix milliseconds, at which time alone changes something about the renewal.
-#[must_use]
-pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
-    let update = snapshot.update().filter(|update| is_under_way(update))?;
-    let now = snapshot.now;
-    let list =
-        look(snapshot).into_iter().flat_map(|look| [asks_at(look), look.listed_mono_ms.saturating_add(FRESH_MS)]);
-    let of_pods = targets(snapshot).filter_map(kubernetes::look).flat_map(|look| {
-        let sent = look.evicted_at_mono_ms.map(|at| at.saturating_add(SETTLE_MS));
-        let retries = look.refused.values().map(|refused| refused.at_mono_ms.saturating_add(eviction::RETRY_MS));
-        retries.chain(sent).chain([questions::free_at(look)])
-    });
-    let next = list.chain(of_pods).filter(|at| *at > now.mono_ms).min();
-    let next_ms = next.map(|at| now.wall_ms.saturating_add(at - now.mono_ms));
-    next_ms.into_iter().chain(deadline_ms(snapshot, update)).filter(|at_ms| *at_ms > now.wall_ms).min()
+    if let Some(unsteady) = unsteady(update) {
+        return Some(unsteady);
+    }
+    if targets(snapshot).next().is_none() {
+        return known(snapshot).and_then(|found| all_renewed(snapshot, update, found)).err();
+    }
+    let found = known(snapshot).ok().filter(|_| is_free(snapshot))?;
+    let mut waiting = targets(snapshot).filter(|view| wants_slot(view));
+    waiting.find_map(|view| may_begin(snapshot, view, found).err())
 }

@@ -241,6 +241,7 @@ impl<'c, 's> Participant<'c, 's> {
         }
         let Self { snapshot, update, view, .. } = self;
         let until_ms = return_deadline_ms(snapshot, update, view);
+        let until_ms = until_ms.or_else(|| renewal::turn_deadline_ms(snapshot, update, view));
         if self.is_past(until_ms)
             && view.available()
             && let Err(blocked) = safety::may_take_slot(snapshot, view)

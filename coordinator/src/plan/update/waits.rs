@@ -34,7 +34,8 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<
     if let Err(blocked) = safety::may_start_anything(snapshot) {
         return Some(blocked);
     }
-    if ahead { is_open(snapshot).err() } else { renewal::of_cluster(snapshot, update) }
+    let held = if ahead { is_open(snapshot).err() } else { None };
+    held.or_else(|| renewal::of_cluster(snapshot, update))
 }
 
 /// A halt, and what was waited for in vain.

@@ -55,9 +55,42 @@ fn selector_takes_on_delete_alone() {
         (of("tf", "", "other"), false),
         (OnDeleteDaemonSets::of_vrouter(), true),
     ] {
-        assert_eq!(is_wanted(&recorded, std::slice::from_ref(&wanted)), is, "{wanted:?}");
+        assert_eq!(is_wanted(&recorded, &wanted), is, "{wanted:?}");
     }
     let mut rolling = set("31-ds-ondelete-first");
     rolling.spec.update_strategy.kind = "RollingUpdate".to_owned();
-    assert!(!is_wanted(&rolling, &[OnDeleteDaemonSets::of_vrouter()]));
+    assert!(!is_wanted(&rolling, &OnDeleteDaemonSets::of_vrouter()));
+}
+
+/// Every node with a taint that the template does not tolerate is named, and Kubernetes' own taints are not.
+#[test]
+fn untolerated_taints_are_named() {
+    let node = |name: &str, key: &str, value: &str, effect: &str| -> NodeObject {
+        let taint = serde_json::json!({"key": key, "value": value, "effect": effect});
+        serde_json::from_value(serde_json::json!({"metadata": {"name": name}, "spec": {"taints": [taint]}}))
+            .expect("a node")
+    };
+    let nodes = [
+        node("other", "storage", "yes", "NoSchedule"),
+        node("value", "role", "control", "NoExecute"),
+        node("soft", "storage", "yes", "PreferNoSchedule"),
+        node("own", "node.kubernetes.io/not-ready", "", "NoSchedule"),
+        node("bare", "gone", "", "NoExecute"),
+    ];
+    let tainted = |tolerations: serde_json::Value| -> Vec<String> {
+        let mut set = set("31-ds-ondelete-first");
+        set.spec.template.spec.tolerations = serde_json::from_value(tolerations).expect("tolerations");
+        tainted(&set, &nodes).into_iter().map(|(node, taint)| format!("{node} {taint}")).collect()
+    };
+    let all = ["bare gone:NoExecute", "other storage=yes:NoSchedule", "value role=control:NoExecute"];
+    assert_eq!(tainted(serde_json::json!([])), all);
+    let some = serde_json::json!([
+        {"key": "storage", "operator": "Exists", "effect": "NoExecute"},
+        {"key": "role", "value": "worker"},
+        {"key": "gone", "operator": "Exists"},
+    ]);
+    assert_eq!(tainted(some), all[1..]);
+    let role = serde_json::json!([{"key": "role", "operator": "Equal", "value": "control"}, {"key": "storage", "value": "yes"}]);
+    assert_eq!(tainted(role), all[..1]);
+    assert!(tainted(serde_json::json!([{"operator": "Exists"}])).is_empty());
 }

@@ -1,4 +1,7 @@
+use muster_proto::model::Epoch;
+
 use super::*;
+use crate::facts::handshake::RequestMark;
 
 fn object(text: &str) -> Object {
     serde_json::from_str(text).expect("an object")
@@ -41,8 +44,15 @@ fn time_before_message_is_left_out() {
 #[test]
 fn request_shows_who_has_seen_it() {
     let text = r#"{"metadata":{"name":"n","uid":"u","deletionTimestamp":"2026-11-27T02:12:28Z","finalizers":["a/b"],
-        "annotations":{"muster/requested-by":"edge-7","x":""}},"spec":{"nodeName":"n"}}"#;
-    let request = request(Subject::Node("n".to_owned()), object(text));
+        "annotations":{"muster/requested-by":"edge-7","muster/request":MARK}},"spec":{"nodeName":"n"}}"#;
+    let request = |mark: &str| request(Subject::Node("n".to_owned()), object(&text.replace("MARK", mark)));
+    let whole = RequestMark { epoch: Epoch(3), since_ms: 9, revision: 5, scope: Scope::Os };
+    let written = json!(json!(whole).to_string()).to_string();
+    assert_eq!(request(&written).mark, Some(whole), "{written}");
+    for other in [r#""""#, r#""{}""#, r#""3""#] {
+        assert_eq!(request(other).mark, None, "{other}");
+    }
+    let request = request(r#""""#);
     assert!(request.deleting && request.finalizers == ["a/b"]);
     assert_eq!((request.requested_by.as_deref(), request.annotations.len()), (Some("edge-7"), 2));
 }

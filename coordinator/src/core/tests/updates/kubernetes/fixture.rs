@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, SecretName};
+use muster_proto::model::{
+    EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, OnDeleteDaemonSets, SecretName,
+};
 
 use super::*;
 use crate::{
@@ -12,7 +14,8 @@ use crate::{
         handshake::{HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
         kubernetes::{
             Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
-            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown, daemon_sets::DaemonSets,
+            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown,
+            daemon_sets::{DaemonSet, DaemonSets},
         },
     },
 };
@@ -48,10 +51,22 @@ pub(super) struct Kubernetes {
     pub(super) finalizer: Option<&'static str>,
     /// Its answer to every change of requests.
     pub(super) refused: Option<KubernetesFailure>,
+    /// Annotations of its nodes for application controllers.
+    pub(super) annotations: BTreeMap<String, BTreeMap<String, String>>,
+    /// Nodes that take no annotations.
+    pub(super) unannotated: Vec<String>,
+    /// Number of lists of requests and locks.
+    pub(super) lists: usize,
+    /// The definitions of requests and locks are gone.
+    pub(super) lists_none: bool,
     /// No request is made, and nothing says why.
     pub(super) makes_none: bool,
     /// Its DaemonSets, without the nodes.
     pub(super) daemon_sets: DaemonSets,
+    /// What DaemonSets count as available. None: their Ready pods.
+    pub(super) available: Option<i64>,
+    /// The lists of DaemonSets, each with the only node that it asked for.
+    pub(super) looks: Vec<Option<String>>,
     /// Its workload locks.
     pub(super) locks: Vec<LockObject>,
     /// Events on nodes, as text.
@@ -124,8 +139,14 @@ impl Kubernetes {
             requests: Vec::new(),
             finalizer: None,
             refused: None,
+            annotations: BTreeMap::new(),
+            unannotated: Vec::new(),
+            lists: 0,
+            lists_none: false,
             makes_none: false,
             daemon_sets: DaemonSets::default(),
+            available: None,
+            looks: Vec::new(),
             locks: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
@@ -189,7 +210,11 @@ impl Kubernetes {
                 });
                 Ok(KubernetesReply::ControlPlane { cluster_uid, servers: servers.collect() })
             }
+            KubernetesOp::Handshake { define: false } if self.lists_none => {
+                Err(KubernetesFailure::NotFound("the server could not find the requested resource".to_owned()))
+            }
             KubernetesOp::Handshake { .. } => {
+                self.lists += 1;
                 let objects = HandshakeObjects { requests: self.requests.clone(), locks: self.locks.clone() };
                 Ok(KubernetesReply::Handshake { cluster_uid, objects })
             }
@@ -201,10 +226,25 @@ impl Kubernetes {
                 self.log.extend(annotate.iter().map(says));
                 make.iter().for_each(|new| self.make(new));
                 remove.iter().for_each(|old| self.remove(old));
-                Ok(KubernetesReply::Done)
+                let refused = |node: &&NodeAnnotations| self.unannotated.contains(&node.node);
+                let failure = || KubernetesFailure::Other("the webhook denied the request".to_owned());
+                let not_annotated = annotate.iter().filter(refused).map(|wanted| (wanted.node.clone(), failure()));
+                let not_annotated: Vec<_> = not_annotated.collect();
+                for wanted in annotate.iter().filter(|wanted| !self.unannotated.contains(&wanted.node)) {
+                    self.annotations.insert(wanted.node.clone(), wanted.values.clone());
+                }
+                Ok(KubernetesReply::Changed { failure: None, not_annotated })
             }
-            KubernetesOp::DaemonSets { .. } => {
-                let found = DaemonSets { nodes: self.nodes.values().cloned().collect(), ..self.daemon_sets.clone() };
+            KubernetesOp::DaemonSets { wanted, node } => {
+                let asked = |known: &&KubernetesNode| node.as_ref().is_none_or(|name| known.object.name == *name);
+                let nodes = self.nodes.values().filter(asked).cloned().collect();
+                let is_of = |set: &str, wanted: &OnDeleteDaemonSets| set.starts_with(&format!("{}/", wanted.namespace));
+                let has =
+                    |wanted: &OnDeleteDaemonSets| self.daemon_sets.sets.iter().any(|set| is_of(&set.name, wanted));
+                let unmatched = wanted.iter().filter(|wanted| !has(wanted)).cloned().collect();
+                let mut found = DaemonSets { nodes, unmatched, ..self.daemon_sets.clone() };
+                found.sets.iter_mut().for_each(|set| self.count_available(set));
+                self.looks.push(node.clone());
                 Ok(KubernetesReply::DaemonSets { cluster_uid, found })
             }
             KubernetesOp::Event { node, reason, .. } => {
@@ -212,6 +252,11 @@ impl Kubernetes {
                 Ok(KubernetesReply::Done)
             }
         }
+    }
+
+    fn count_available(&self, set: &mut DaemonSet) {
+        let ready = set.pods.iter().filter(|pod| pod.ready && pod.pod.deletion_s.is_none()).count();
+        set.available = self.available.unwrap_or(i64::try_from(ready).expect("few"));
     }
 
     fn make(&mut self, new: &NewRequest) {
@@ -227,6 +272,7 @@ impl Kubernetes {
             name: new.name.clone(),
             uid: format!("uid-{}-{}", new.name, self.log.len()),
             requested_by: Some(new.requested_by.clone()),
+            mark: Some(new.mark),
             deleting: false,
             finalizers: self.finalizer.into_iter().map(str::to_owned).collect(),
             annotations: Vec::new(),

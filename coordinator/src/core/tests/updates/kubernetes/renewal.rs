@@ -1,6 +1,10 @@
 //! The renewal of pods of `OnDelete` DaemonSets at the end of an update: one node after another, each in a turn of its
 //! own, and what holds it.
 
+mod looks;
+mod pods;
+mod requests;
+
 use std::collections::BTreeMap;
 
 use muster_proto::model::{DeadlineOutcome, OnDeleteDaemonSets, Phase, RunnerKind, Scope, StateItem};
@@ -35,6 +39,7 @@ fn vrouter(hash: &str, newest: &str) -> DaemonSet {
     let pods: Vec<DaemonPod> = NODES.iter().map(|node| daemon_pod(node, hash)).collect();
     let mut set = DaemonSet { name: SET.to_owned(), newest: Some(newest.to_owned()), pods, ..DaemonSet::default() };
     count(&mut set);
+    set.desired = set.current;
     set
 }
 
@@ -87,8 +92,11 @@ impl Kubernetes {
 
 /// A deployed cluster whose updates renew pods.
 fn renewing() -> Fleet {
-    let selector = OnDeleteDaemonSets { namespace: "tf".to_owned(), ..OnDeleteDaemonSets::default() };
-    at_rest_with(|spec| spec.on_delete = vec![selector])
+    at_rest_with(|spec| spec.on_delete = vec![selector()])
+}
+
+fn selector() -> OnDeleteDaemonSets {
+    OnDeleteDaemonSets { namespace: "tf".to_owned(), ..OnDeleteDaemonSets::default() }
 }
 
 /// Every machine is at the new release, and the template of the DaemonSet changed meanwhile.
@@ -168,7 +176,7 @@ fn unseen_template_is_waited_for() {
     let blocked = cluster_says(&fleet);
     assert!(blocked.contains("DaemonSet tf/vrouter has not seen its newest template"), "{blocked}");
     kubernetes.set().newest = Some(NEW.to_owned());
-    fleet.live(&mut kubernetes, 6);
+    fleet.live(&mut kubernetes, 62);
     assert_eq!(fleet.slots(), ["control-1"]);
 }
 

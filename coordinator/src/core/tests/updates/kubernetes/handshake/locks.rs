@@ -203,7 +203,7 @@ fn controller_that_goes_in_a_turn_has_a_way_out() {
         kubernetes.node("control-1").labels = vec![control.to_owned()];
         kubernetes.locks.push(lock("openstack", "control-1", "one", LockState::Active));
     };
-    let (mut fleet, mut kubernetes) = controls_with(vec![openstack()], &["install", "join"], open);
+    let (mut fleet, mut kubernetes) = controls_with(vec![openstack()], (&["install", "join"], 1), open);
     handle(&mut fleet, &mut kubernetes);
     set(&mut kubernetes, "one", LockState::Inactive);
     fleet.lock("ceph", Some("control-1"), LockState::Inactive);
@@ -245,7 +245,7 @@ fn inactive_lock_that_is_left_has_a_way_out() {
         let left = lock("tungstenfabric", "", "one", LockState::Inactive);
         kubernetes.locks.push(LockObject { subject: Subject::Cluster, name: "tf".to_owned(), ..left });
     };
-    let (mut fleet, mut kubernetes) = controls_with(Vec::new(), &["install"], of_cluster);
+    let (mut fleet, mut kubernetes) = controls_with(Vec::new(), (&["install"], 1), of_cluster);
     assert_eq!(fleet.why("control-1").as_deref(), Some("LockNotYetActive"), "{}", fleet.says("control-1"));
     let way_out = "or, if it was uninstalled, `kubectl delete clusterworkloadlock tf`";
     assert!(fleet.clears_when("control-1").contains(way_out), "{}", fleet.clears_when("control-1"));
