@@ -27,6 +27,7 @@ use tokio_rustls::TlsConnector;
 /// How long a test waits for a condition.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 
 /// A client of one API server with one token.
