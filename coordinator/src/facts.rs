@@ -39,6 +39,7 @@ pub use drain_rows::{DrainKind, DrainRow, Drains, ForcedPod, KubernetesTarget, S
 pub use enrolled::EnrolledWith;
 pub use former_node::{FormerNode, OwedCordon};
 pub use handshake::{HandshakeObservation, StandingRequest};
+pub use kubernetes::addons::{AddonRow, AddonsObservation};
 pub use kubernetes::daemon_sets::{RenewalObservation, RenewedPod};
 pub use kubernetes_live::{EvictedPod, KubernetesAsked, KubernetesObservation, Undrainable};
 pub use live::{ItemActivity, ItemInputs, Items, Live, MachineLive, UnprovenClaim, Unresolved};

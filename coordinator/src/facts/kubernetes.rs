@@ -1,5 +1,6 @@
 //! Questions and orders to a cluster's Kubernetes API server, and its answers.
 
+pub mod addons;
 pub mod check;
 pub mod daemon_sets;
 
@@ -7,10 +8,11 @@ use core::net::IpAddr;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use muster_proto::{
-    model::{ClusterName, EtcdProbe, MachineId, MachineName, OnDeleteDaemonSets},
+    model::{AddonDeployment, ClusterName, EtcdProbe, MachineId, MachineName, OnDeleteDaemonSets},
     seeded_bug::seeded_bug,
 };
 
+use addons::{AddonToApply, DeploymentStates};
 use daemon_sets::DaemonSets;
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +98,19 @@ pub enum KubernetesOp {
     DaemonSets {
         /// Which.
         wanted: Vec<OnDeleteDaemonSets>,
+    },
+    /// Look at these Deployments. Answered with [`KubernetesReply::Addons`].
+    Addons {
+        /// Which.
+        deployments: Vec<AddonDeployment>,
+    },
+    /// Apply every object of an add-on's manifest (server-side, field manager `muster`). What is applied already stays.
+    /// Answered with [`KubernetesReply::Applied`].
+    Apply {
+        /// UID of namespace `kube-system`: nothing is applied in another cluster.
+        cluster_uid: String,
+        /// The add-on.
+        addon: AddonToApply,
     },
     /// Record an Event on a node, best effort. Answered with [`KubernetesReply::Done`].
     Event {
@@ -288,6 +303,15 @@ pub enum KubernetesReply {
         /// The DaemonSets.
         found: DaemonSets,
     },
+    /// To [`KubernetesOp::Addons`].
+    Addons {
+        /// UID of namespace `kube-system`.
+        cluster_uid: String,
+        /// The Deployments.
+        found: DeploymentStates,
+    },
+    /// To [`KubernetesOp::Apply`]: so many objects are applied.
+    Applied(usize),
     /// The event is recorded, or every request is there or being deleted.
     Done,
 }
@@ -301,8 +325,9 @@ impl KubernetesReply {
             | Self::Load { cluster_uid, .. }
             | Self::ControlPlane { cluster_uid, .. }
             | Self::Handshake { cluster_uid, .. }
-            | Self::DaemonSets { cluster_uid, .. } => Some(cluster_uid),
-            Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Done => None,
+            | Self::DaemonSets { cluster_uid, .. }
+            | Self::Addons { cluster_uid, .. } => Some(cluster_uid),
+            Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Applied(_) | Self::Done => None,
         }
     }
 }

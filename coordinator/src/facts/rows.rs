@@ -17,7 +17,7 @@ use muster_proto::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AuditScope, ControlSet, EnrolledWith, FORMAT, FormerNode, MachineUpdate, Member, Overwrites, OwedCordon,
+    AddonRow, AuditScope, ControlSet, EnrolledWith, FORMAT, FormerNode, MachineUpdate, Member, Overwrites, OwedCordon,
     RebootAsked, RemovalRow, UpdateRow,
 };
 
@@ -108,6 +108,9 @@ pub struct ClusterRow {
     /// UID of namespace `kube-system` at the first contact with its Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes_uid: Option<String>,
+    /// Its add-ons that were applied, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub addons: BTreeMap<String, AddonRow>,
     /// Why new starts are blocked, and since when.
     pub blocked_since: Option<(Reason, u64)>,
 }

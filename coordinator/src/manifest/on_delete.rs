@@ -45,7 +45,8 @@ fn entry(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<OnDeleteDaemonSets>
     Some(OnDeleteDaemonSets { namespace, name_prefix: String::new(), match_labels })
 }
 
-fn namespace(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
+/// The name of a namespace.
+pub(super) fn namespace(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
     let text = spot.line(faults)?;
     let of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !text.is_empty() && text.len() <= LABEL_BYTES_MAX && text.chars().all(of_name) {

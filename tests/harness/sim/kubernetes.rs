@@ -129,6 +129,8 @@ impl SimKubernetes {
                 etcd: Some(probe()),
                 maintenance: None,
                 on_delete: Vec::new(),
+                helm_controller: None,
+                addons: Vec::new(),
             },
         )
     }
@@ -396,7 +398,9 @@ impl World {
             KubernetesOp::Event { .. }
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
-            | KubernetesOp::DaemonSets { .. } => Ok(KubernetesReply::Done),
+            | KubernetesOp::DaemonSets { .. }
+            | KubernetesOp::Addons { .. }
+            | KubernetesOp::Apply { .. } => Ok(KubernetesReply::Done),
         })
     }
 
@@ -457,7 +461,9 @@ impl World {
             KubernetesOp::Event { .. }
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
-            | KubernetesOp::DaemonSets { .. } => Ok(KubernetesReply::Done),
+            | KubernetesOp::DaemonSets { .. }
+            | KubernetesOp::Addons { .. }
+            | KubernetesOp::Apply { .. } => Ok(KubernetesReply::Done),
         })
     }
 }

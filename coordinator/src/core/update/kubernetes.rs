@@ -235,7 +235,7 @@ fn note_node(tx: &mut Transaction<'_>, machine: &MachineName, limits: &Limits, n
 }
 
 /// The first answer in an update pins the cluster's UID; another cluster behind the same address is not believed.
-pub(super) fn is_same_cluster(
+pub(in crate::core) fn is_same_cluster(
     tx: &mut Transaction<'_>,
     (cluster, pins): (&ClusterName, bool),
     reply: KubernetesReply,
@@ -295,7 +295,11 @@ fn replied(
             }
         }
         KubernetesReply::ControlPlane { servers: what, .. } => look.control_plane = Some(Seen { what, at_mono_ms }),
-        KubernetesReply::Handshake { .. } | KubernetesReply::DaemonSets { .. } | KubernetesReply::Done => {}
+        KubernetesReply::Handshake { .. }
+        | KubernetesReply::DaemonSets { .. }
+        | KubernetesReply::Addons { .. }
+        | KubernetesReply::Applied(_)
+        | KubernetesReply::Done => {}
     }
 }
 

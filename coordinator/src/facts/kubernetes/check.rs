@@ -59,6 +59,9 @@ pub const RIGHTS: [Right; 17] = [
 /// The right of packaging/kubernetes/rbac-delete.yaml, for an operator's word about a single pod alone.
 pub const DELETE_PODS: Right = right("delete", "pods", "");
 
+/// The right of packaging/kubernetes/rbac-addons.yaml: an add-on's manifest may have any object.
+pub const EVERYTHING: Right = right("*", "*", "*");
+
 /// The answers of an API server that belongs to the right cluster. Each part may have failed by itself.
 #[derive(Clone, Debug)]
 pub struct Inspection {
@@ -72,6 +75,8 @@ pub struct Inspection {
     pub missing: Result<Vec<Right>, KubernetesFailure>,
     /// May it delete pods ([`DELETE_PODS`])?
     pub may_delete: Result<bool, KubernetesFailure>,
+    /// May it apply add-ons ([`EVERYTHING`])?
+    pub may_apply: Result<bool, KubernetesFailure>,
     /// The API servers of all control machines.
     pub control_plane: Result<Vec<ControlState>, KubernetesFailure>,
     /// The nodes, and what is on them.

@@ -11,7 +11,9 @@ use tokio::time::{Instant, timeout_at};
 use crate::facts::kubernetes::{
     ControlServer, ControlState, KubernetesFailure, KubernetesOp, KubernetesReply, SCALE_DOWN_DISABLED,
     SCALE_DOWN_IS_DISABLED,
-    check::{DELETE_PODS, Inspection, NodeMarks, Nodes, Order, OrderKind, Programs, RIGHTS, Right, Workload},
+    check::{
+        DELETE_PODS, EVERYTHING, Inspection, NodeMarks, Nodes, Order, OrderKind, Programs, RIGHTS, Right, Workload,
+    },
 };
 use crate::orchestrator::kubernetes::{
     client::{EVENT_NAMESPACE, KubernetesClient, cluster_uid, load_of, post, segment},
@@ -53,15 +55,17 @@ pub(super) async fn inspect(
     if let Some(known) = known.filter(|known| *known != cluster_uid) {
         return Err(KubernetesFailure::another_cluster(known, &cluster_uid));
     }
-    let (version, missing, may_delete, control_plane, nodes, programs) = tokio::join!(
+    let (version, missing, may_delete, may_apply, control_plane, nodes, programs) = tokio::join!(
         within(deadline, version(client)),
         within(deadline, missing(client)),
         within(deadline, async { is_allowed(&mut client.session(), DELETE_PODS).await }),
+        within(deadline, async { is_allowed(&mut client.session(), EVERYTHING).await }),
         within(deadline, control_plane(client, agents, servers)),
         within(deadline, nodes(client, &cluster_uid)),
         programs(client, deadline),
     );
-    Ok(Inspection { server: client.url(), cluster_uid, version, missing, may_delete, control_plane, nodes, programs })
+    let server = client.url();
+    Ok(Inspection { server, cluster_uid, version, missing, may_delete, may_apply, control_plane, nodes, programs })
 }
 
 async fn within<T>(

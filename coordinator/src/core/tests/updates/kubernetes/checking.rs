@@ -30,6 +30,7 @@ fn inspection(fleet: &Fleet, kubernetes: &Kubernetes) -> Inspection {
         version: Ok("v1.36.2".to_owned()),
         missing: Ok(Vec::new()),
         may_delete: Ok(true),
+        may_apply: Ok(true),
         control_plane: Ok(servers.into_iter().map(healthy).collect()),
         nodes: Ok(Nodes { load: ClusterLoad { cluster_uid, nodes, daemon_sets: None }, marks: Vec::new() }),
         programs: Programs::default(),

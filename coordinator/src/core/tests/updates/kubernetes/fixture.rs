@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, SecretName};
+use muster_proto::model::{
+    AddonDeployment, EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, SecretName,
+};
 
 use super::*;
 use crate::{
@@ -12,7 +14,8 @@ use crate::{
         handshake::{HandshakeObjects, LockObject, NewRequest, NodeAnnotations, OldRequest, RequestObject, Subject},
         kubernetes::{
             Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
-            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown, daemon_sets::DaemonSets,
+            KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown, addons::DeploymentState,
+            daemon_sets::DaemonSets,
         },
     },
 };
@@ -52,6 +55,10 @@ pub(super) struct Kubernetes {
     pub(super) makes_none: bool,
     /// Its DaemonSets, without the nodes.
     pub(super) daemon_sets: DaemonSets,
+    /// Its Deployments.
+    pub(super) deployments: BTreeMap<AddonDeployment, DeploymentState>,
+    /// What the Deployment of an add-on is when that was applied, by the content of its manifest.
+    pub(super) manifests: BTreeMap<String, (AddonDeployment, DeploymentState)>,
     /// Its workload locks.
     pub(super) locks: Vec<LockObject>,
     /// Events on nodes, as text.
@@ -124,6 +131,8 @@ impl Kubernetes {
             refused: None,
             makes_none: false,
             daemon_sets: DaemonSets::default(),
+            deployments: BTreeMap::new(),
+            manifests: BTreeMap::new(),
             locks: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
@@ -178,13 +187,7 @@ impl Kubernetes {
             }
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete(pod))),
             KubernetesOp::ControlPlane { servers } => {
-                let lacks = |server: &ControlServer| self.down.contains(&server.hostname).then(|| "etcd".to_owned());
-                let servers = servers.iter().map(|server| ControlState {
-                    server: server.clone(),
-                    lacks: lacks(server),
-                    etcd: self.etcd(server),
-                });
-                Ok(KubernetesReply::ControlPlane { cluster_uid, servers: servers.collect() })
+                Ok(KubernetesReply::ControlPlane { cluster_uid, servers: self.control_plane(servers) })
             }
             KubernetesOp::Handshake { .. } => {
                 let objects = HandshakeObjects { requests: self.requests.clone(), locks: self.locks.clone() };
@@ -204,11 +207,26 @@ impl Kubernetes {
                 let found = DaemonSets { nodes: self.nodes.values().cloned().collect(), ..self.daemon_sets.clone() };
                 Ok(KubernetesReply::DaemonSets { cluster_uid, found })
             }
+            KubernetesOp::Addons { deployments } => {
+                let found = deployments.iter().map(|name| (name.clone(), self.deployments.get(name).cloned()));
+                Ok(KubernetesReply::Addons { cluster_uid, found: found.collect() })
+            }
+            KubernetesOp::Apply { addon, .. } => self.apply(addon),
             KubernetesOp::Event { node, reason, .. } => {
                 self.events.push(format!("{}: {reason}", node.name));
                 Ok(KubernetesReply::Done)
             }
         }
+    }
+
+    fn control_plane(&self, servers: &[ControlServer]) -> Vec<ControlState> {
+        let lacks = |server: &ControlServer| self.down.contains(&server.hostname).then(|| "etcd".to_owned());
+        let state = |server: &ControlServer| ControlState {
+            server: server.clone(),
+            lacks: lacks(server),
+            etcd: self.etcd(server),
+        };
+        servers.iter().map(state).collect()
     }
 
     fn make(&mut self, new: &NewRequest) {
@@ -414,8 +432,15 @@ pub(super) fn at_rest_with(change: impl FnOnce(&mut KubernetesSpec)) -> Fleet {
     fleet.ask(create).expect("made");
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     let (source, drain) = (KubeconfigSource::Secret(name), KubernetesDrain::default());
-    let mut kubernetes =
-        KubernetesSpec { source, drain, etcd: Some(probe()), maintenance: None, on_delete: Vec::new() };
+    let mut kubernetes = KubernetesSpec {
+        source,
+        drain,
+        etcd: Some(probe()),
+        maintenance: None,
+        on_delete: Vec::new(),
+        helm_controller: None,
+        addons: Vec::new(),
+    };
     change(&mut kubernetes);
     spec.kubernetes = Some(kubernetes);
     fleet.ask(apply(spec, &[])).expect("applies");
