@@ -12,9 +12,9 @@ use super::{
     update::{ClusterStep, halt},
 };
 use crate::facts::{
-    AddonRow, AddonsObservation, ClusterStage, DesiredState, StageRow, UpdateKind, UpdateRow,
+    AddonRow, AddonsObservation, ClusterStage, DesiredState, Seen, StageRow, UpdateKind, UpdateRow,
     kubernetes::{
-        KubernetesOp,
+        KubernetesFailure, KubernetesOp,
         addons::{AddonText, AddonToApply, DeploymentState},
     },
 };
@@ -27,6 +27,9 @@ const AWAITED_LOOK_MS: u64 = questions::LOOK_EVERY_MS;
 const LATE_LOOK_MS: u64 = 30_000;
 /// Delay before an add-on that could not be applied is applied again, in milliseconds: it is fetched again, too.
 const APPLY_AGAIN_MS: u64 = 30_000;
+
+/// What lets the account apply anything.
+const ALLOW: &str = "the account has its rights (`musterctl kubernetes rbac --with-addons | kubectl apply -f -`)";
 
 /// Why an add-on is applied, and how often.
 #[derive(Clone, Copy)]
@@ -188,9 +191,9 @@ impl Current<'_> {
     }
 
     /// Why it could not be applied when that was tried last.
-    fn refused(&self, snapshot: &ClusterSnapshot<'_>) -> Option<(String, u64)> {
+    fn refused<'s>(&self, snapshot: &ClusterSnapshot<'s>) -> Option<&'s Seen<KubernetesFailure>> {
         let (name, seen) = look(snapshot)?.refused.as_ref()?;
-        (*name == self.addon.name).then(|| (seen.what.to_string(), seen.at_mono_ms))
+        (*name == self.addon.name).then_some(seen)
     }
 
     fn waits(&self, snapshot: &ClusterSnapshot<'_>) -> Blocked {
@@ -209,13 +212,13 @@ impl Current<'_> {
                 return held;
             }
             return match (self.refused(snapshot), look(snapshot).and_then(|look| look.failure.as_ref())) {
-                (Some((why, _)), _) => {
-                    let message = format!("add-on {addon} is not applied: {why}");
-                    blocked(reason(Reason::AddonNotApplied), message, self.clears_when("it is applied", late))
-                }
-                (None, Some(failure)) => {
+                (Some(failure), _) | (None, Some(failure)) => {
                     let message = format!("add-on {addon} is not applied: {}", failure.what);
-                    blocked(reason(Reason::AddonNotApplied), message, self.clears_when("the API server answers", late))
+                    let what = match failure.what {
+                        KubernetesFailure::Forbidden(_) => ALLOW,
+                        _ => "it is applied",
+                    };
+                    blocked(reason(Reason::AddonNotApplied), message, self.clears_when(what, late))
                 }
                 (None, None) => {
                     let message = format!("add-on {addon} is being applied");
@@ -325,7 +328,7 @@ pub fn question(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
 /// The application that is due. None: a look is. The first look shows which cluster it is.
 fn application(snapshot: &ClusterSnapshot<'_>, current: &Current<'_>) -> Option<KubernetesOp> {
     let cluster_uid = snapshot.cluster.kubernetes_uid.clone()?;
-    let again_at = current.refused(snapshot).map(|(_, at_mono_ms)| at_mono_ms.saturating_add(APPLY_AGAIN_MS));
+    let again_at = current.refused(snapshot).map(|seen| seen.at_mono_ms.saturating_add(APPLY_AGAIN_MS));
     let rests = again_at.is_some_and(|at| at > snapshot.now.mono_ms);
     let held = current.is_paused() || safety::may_start_hooks(snapshot).is_err();
     if rests || held || !current.needs_application(snapshot) {
@@ -499,7 +502,7 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
     let now = snapshot.now;
     let current = current(snapshot);
     let refused = current.as_ref().and_then(|current| current.refused(snapshot));
-    let again = refused.map(|(_, at_mono_ms)| at_mono_ms.saturating_add(APPLY_AGAIN_MS));
+    let again = refused.map(|seen| seen.at_mono_ms.saturating_add(APPLY_AGAIN_MS));
     let asks = asks_at(snapshot).into_iter().chain(again).filter(|at| *at > now.mono_ms);
     let asks = asks.map(|at| now.wall_ms.saturating_add(at - now.mono_ms));
     let late = current.and_then(|current| current.deadline_ms(snapshot));

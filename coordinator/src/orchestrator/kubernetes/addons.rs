@@ -29,8 +29,8 @@ use manifest::{Object, objects};
 
 /// Media type of a server-side apply. Its body may be JSON, which is YAML.
 const APPLY: &str = "application/apply-patch+yaml";
-/// Time for the application of a manifest: less than an operation has.
-const APPLY_MAX: Duration = Duration::from_secs(50);
+/// Time for the application of a manifest: an operation has 60 s, 20 of which may be spent on fetching it.
+const APPLY_MAX: Duration = Duration::from_secs(35);
 /// Pause before an object that the API server cannot take yet is sent again.
 const AGAIN: Duration = Duration::from_millis(500);
 /// The label with the version of an application.

@@ -211,6 +211,10 @@ fn refused_application_is_tried_again() {
     assert_eq!(reason_of(&fleet), "AddonNotApplied");
     fleet.live(&mut kubernetes, 5 * MINUTE);
     assert_eq!(reason_of(&fleet), "AddonNotAvailable");
+    kubernetes.refused = Some(KubernetesFailure::Forbidden("deployments.apps is forbidden".to_owned()));
+    fleet.live(&mut kubernetes, MINUTE);
+    let clears_when = waits(&fleet).expect("waits").clears_when;
+    assert!(clears_when.contains("musterctl kubernetes rbac --with-addons"), "{clears_when}");
     kubernetes.refused = None;
     fleet.live(&mut kubernetes, MINUTE);
     assert_eq!(reason_of(&fleet), "");
