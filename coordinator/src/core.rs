@@ -4,6 +4,7 @@
 //! One step takes many inputs and makes one batch: apply them, decide until nothing new follows, assign. Everything of
 //! a step stays invisible outside until its changes are durable.
 
+mod addons;
 mod agents;
 mod answer;
 mod apply;
@@ -45,7 +46,7 @@ pub use maintenance::{LockCommand, LockRelease};
 use crate::{
     facts::{AuditObject, AuditRow, Facts, MachineRow, RowError, Transaction},
     plan::{
-        Limits,
+        Limits, addons as plan_addons,
         drain::{kubernetes::owed, swarm::SETTLE_MS},
         handshake, items,
         reboot::missed_at,
@@ -188,6 +189,7 @@ impl Core {
             update::kubernetes::ask(&mut tx, &self.limits, now, &mut effects);
             update::handshake::ask(&mut tx, &self.limits, now, &mut effects);
             update::renewal::ask(&mut tx, &self.limits, now, &mut effects);
+            addons::ask(&mut tx, &self.limits, now, &mut effects);
             decide::note_waits(&mut tx, &self.limits, now);
         }
         // Evidence may come later in a batch than a Hello that was answered with a list.
@@ -236,11 +238,12 @@ impl Core {
         let asks = |row: &&Arc<MachineRow>| row.removal.is_some() || plan_swarm::restore::owed(row).is_some();
         let asking = self.facts.machines.values().filter(asks).map(|row| &row.spec.cluster_name);
         let asking = asking.chain(update::kubernetes::owing_or_unlisted(&self.facts));
+        let asking = asking.chain(addons::having(&self.facts));
         let asking: BTreeSet<&ClusterName> = asking.chain(update::handshake::asking(&self.facts)).collect();
         let asking = asking.into_iter().filter_map(|name| ClusterSnapshot::of(&self.facts, name, &self.limits, now));
         let removals = asking.flat_map(|snapshot| {
             let restored = plan_swarm::restore::wakes_at_ms(&snapshot).into_iter().chain(owed::wakes_at_ms(&snapshot));
-            let restored = restored.chain(handshake::wakes_at_ms(&snapshot));
+            let restored = restored.chain(handshake::wakes_at_ms(&snapshot)).chain(plan_addons::wakes_at_ms(&snapshot));
             removal::wakes_at_ms(&snapshot).into_iter().chain(restored)
         });
         let deadlines = snapshots.filter_map(|snapshot| plan_update::wakes_at_ms(&snapshot)).chain(removals);
@@ -303,6 +306,10 @@ fn take(
         }
         Input::KubernetesAnswered { about: About::DaemonSets(cluster), number, result } => {
             update::renewal::answered(tx, (&cluster, number), result, limits, now);
+            Ok(Reply::Ok)
+        }
+        Input::KubernetesAnswered { about: About::Addons(cluster), number, result } => {
+            addons::answered(tx, (&cluster, number), result, limits, now);
             Ok(Reply::Ok)
         }
         Input::Enroll(enroll) => enroll::enroll(tx, effects, &enroll, now),

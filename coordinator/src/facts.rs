@@ -39,6 +39,7 @@ pub use drain_rows::{DrainKind, DrainRow, Drains, ForcedPod, KubernetesTarget, S
 pub use enrolled::EnrolledWith;
 pub use former_node::{FormerNode, OwedCordon};
 pub use handshake::{HandshakeObservation, StandingRequest};
+pub use kubernetes::addons::{AddonRow, AddonsObservation};
 pub use kubernetes::daemon_sets::{RenewalObservation, RenewedPod, RenewedSet};
 pub use kubernetes_live::{EvictedPod, KubernetesAsked, KubernetesObservation, Undrainable};
 pub use live::{ItemActivity, ItemInputs, Items, Live, MachineLive, UnprovenClaim, Unresolved};
@@ -272,11 +273,6 @@ impl Facts {
     pub fn spec(&self, cluster: &ClusterName) -> Option<&Arc<ClusterSpec>> {
         let row = self.clusters.get(cluster)?;
         self.specs.get(&(cluster.clone(), row.spec_version))
-    }
-
-    /// Mutant.
-    pub fn mutant(name: &str) -> bool {
-        std::env::var("MUT").is_ok_and(|known| known == name)
     }
 
     /// The spec that holds for a cluster: the one that its open update froze, else the newest.

@@ -1,6 +1,7 @@
 //! Parses YAML text into specs, with line, column and path forevery fault. The Fleet service calls it for `apply` (dry
 //! runs included). Pure: it depends only on its arguments; the same text always gives the same answer.
 
+mod addons;
 mod backup;
 mod cluster;
 mod etcd;

@@ -39,8 +39,9 @@ pub use item::{
     TIMEOUT_MAX, Unknown, VAR_NAME_BYTES_MAX, VARS_DEPTH_MAX, is_param_name, is_var_name,
 };
 pub use kubernetes::{
-    EVICTIONS_AT_ONCE_MAX, KubeconfigSource, KubernetesDrain, KubernetesSpec, MaintenanceObjects, ObjectController,
-    OnDeleteDaemonSets, PROBE_VARIABLES, UnmanagedPods,
+    Addon, AddonDeployment, AddonManifest, EVICTIONS_AT_ONCE_MAX, HELM_CONTROLLER, HelmController, KubeconfigSource,
+    KubernetesDrain, KubernetesSpec, MaintenanceObjects, ObjectController, OnDeleteDaemonSets, PROBE_VARIABLES,
+    UnmanagedPods,
 };
 pub use maintenance::{
     DEFAULT_GROUP, DEFAULT_GROUP_INDEX, Deadline, DeadlineOutcome, LockState, MANUAL, MIGRATION_MODE, RemovalPolicy,

@@ -1,6 +1,7 @@
 //! Updates of machines under a Kubernetes cluster: real processes, and a stand-in for the API server that answers as
 //! recorded ones do. Every agent has a hostname and a boot id of its own.
 
+mod addons;
 mod addresses;
 mod admin_conf;
 mod etcd;

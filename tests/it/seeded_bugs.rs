@@ -160,7 +160,6 @@ kubernetes_bugs! {
     cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 40;
     delete_node_without_uid: "delete-node-without-uid" by "node", last at 0;
     delete_without_word: "delete-without-word" by "forced", last at 0;
-    drop_row_before_node_gone: "drop-row-before-node-gone" by "removal", last at 0;
     evict_daemon_set_pods: "evict-daemon-set-pods" by "eviction", last at 1;
     evict_finished_pods: "evict-finished-pods" by "eviction", last at 0;
     evict_mirror_pods: "evict-mirror-pods" by "eviction", last at 0;

@@ -7,8 +7,8 @@ use std::{
 };
 
 use muster_proto::model::{
-    ClusterName, ClusterSpec, DEFAULT_GROUP, HookMachines, ItemName, MachineId, MachineName, MachineSpec, MachineType,
-    Now, RunnerKind,
+    Addon, ClusterName, ClusterSpec, DEFAULT_GROUP, HookMachines, ItemName, KubernetesSpec, MachineId, MachineName,
+    MachineSpec, MachineType, Now, RunnerKind,
 };
 
 use super::{Effect, Refusal, Reply, enroll, update};
@@ -259,7 +259,7 @@ fn what_follows(tx: &Transaction<'_>, name: &ClusterName, spec: &ClusterSpec) ->
     let counts = known.and_then(|known| known.machines) != spec.machines;
     let more = to_enrol(tx, name, spec).filter(|_| counts).map(|more| format!("; {more}")).unwrap_or_default();
     if known.is_some_and(|known| MachineType::ALL.iter().all(|of| known.asks_the_same(spec, *of))) {
-        return more;
+        return changed_addons(tx, name, spec) + &more;
     }
     let who = match deployed {
         1 => "its deployed machine keeps what it has".to_owned(),
@@ -276,6 +276,21 @@ fn what_follows(tx: &Transaction<'_>, name: &ClusterName, spec: &ClusterSpec) ->
         "; {who} until an update is started{after}: `musterctl plan {name}` shows it, `musterctl update {name}` starts \
          it{at_once}{more}"
     )
+}
+
+/// What changed add-ons wait for. Empty: none of those that are installed changed.
+fn changed_addons(tx: &Transaction<'_>, name: &ClusterName, spec: &ClusterSpec) -> String {
+    let of = |spec: &ClusterSpec| spec.kubernetes.as_ref().map(KubernetesSpec::all_addons).unwrap_or_default();
+    let known = tx.spec(name).map(|known| of(known)).unwrap_or_default();
+    let is_installed = |addon: &Addon| {
+        tx.clusters.get(name).and_then(|row| row.addons.get(&addon.name)).is_some_and(|row| row.installed)
+    };
+    let changed = of(spec).into_iter().filter(|addon| is_installed(addon) && !known.contains(addon));
+    let changed: Vec<String> = changed.map(|addon| addon.name).collect();
+    match changed.is_empty() {
+        true => String::new(),
+        false => format!("; add-ons {} are applied again by `musterctl update {name}`", changed.join(", ")),
+    }
 }
 
 /// Machines that the manifest wants and that have yet to enrol. None: all are there.
@@ -319,6 +334,7 @@ fn apply_cluster(
                 kubernetes_uid: None,
                 kubernetes_requests: false,
                 kubernetes_annotations: BTreeMap::new(),
+                addons: BTreeMap::new(),
                 blocked_since: None,
             });
         }
@@ -342,6 +358,7 @@ fn apply_cluster(
             // A manifest without it is how an operator gives the machines to another Kubernetes cluster.
             if without_kubernetes {
                 row.kubernetes_uid = None;
+                row.addons.clear();
             }
         }
         if without_kubernetes {

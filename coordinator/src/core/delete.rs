@@ -36,9 +36,7 @@ pub(super) fn cluster(
         let message = format!("cluster {name} has machines: {names}; {way}; then delete it again");
         return Err(Refusal::State { reason: "MachinesLeft", message });
     }
-    if !crate::facts::Facts::mutant("15") {
-        may_forget_requests(tx, name)?;
-    }
+    may_forget_requests(tx, name)?;
     let machines: Vec<Arc<MachineRow>> = tx.machines_of(name).cloned().collect();
     for machine in &machines {
         // Even an unreported machine has a certificate.

@@ -436,6 +436,8 @@ pub enum About {
     Cluster(ClusterName),
     /// The DaemonSets of this cluster whose pods are renewed.
     DaemonSets(ClusterName),
+    /// The add-ons of this cluster.
+    Addons(ClusterName),
 }
 
 impl About {
@@ -444,7 +446,7 @@ impl About {
     pub const fn machine(&self) -> Option<&MachineName> {
         match self {
             Self::Machine(machine) => Some(machine),
-            Self::Cluster(_) | Self::DaemonSets(_) => None,
+            Self::Cluster(_) | Self::DaemonSets(_) | Self::Addons(_) => None,
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::{
         AuditObject, DesiredState, Facts, MUSTER, MachineRow, MachineUpdate, Stage, Stuck, Transaction, UpdateKind,
     },
     plan::{
-        Limits, items, rollout_blockers, safety,
+        Limits, addons, items, rollout_blockers, safety,
         snapshot::{ClusterSnapshot, MachineView},
         update::is_current,
     },
@@ -185,7 +185,7 @@ fn may_start(
 }
 
 /// Is there a machine behind the newest manifest, or with unfinished items, or with a requested reboot that an update
-/// of this scope performs?
+/// of this scope performs; or an add-on that it applies?
 #[must_use]
 pub fn has_work(snapshot: &ClusterSnapshot<'_>, scope: Scope) -> bool {
     let stays = |view: &&MachineView<'_>| !view.row.revoked && view.row.removal.is_none();
@@ -194,7 +194,7 @@ pub fn has_work(snapshot: &ClusterSnapshot<'_>, scope: Scope) -> bool {
         let asked = view.row.reboot.is_some_and(|asked| !asked.completed);
         let current = is_current(snapshot, view, versions.ask_the_same(snapshot, view));
         !current || !view.all_done() || (scope == Scope::Os && asked)
-    })
+    }) || addons::has_work(snapshot)
 }
 
 /// A reboot on demand requires all machines to be Ready, so that only the reboot can fail.

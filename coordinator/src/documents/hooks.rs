@@ -10,17 +10,20 @@ use muster_proto::{
 use crate::{
     facts::{Added, AddedEnd, ClusterStage, DesiredState, MachineRow, RolloutRow, Target, UpdateRow},
     plan::{
-        added, safety,
+        added, addons, safety,
         snapshot::ClusterSnapshot,
         update::{hooks, renewal},
     },
 };
 
-/// Is this stage still to come in an update under way? Stages of hooks exist only if there are hooks, and that of
-/// renewals only if there are such DaemonSets.
+/// Is this stage still to come in an update under way? Stages of hooks exist only if there are hooks, that of
+/// renewals only if there are such DaemonSets, and that of add-ons only if there are some.
 pub(super) fn is_ahead(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, stage: ClusterStage) -> bool {
     if stage == ClusterStage::PodsRenewed {
         return renewal::has(snapshot, update);
+    }
+    if stage == ClusterStage::AddonsVerified {
+        return addons::has(snapshot, update);
     }
     !matches!(stage, ClusterStage::HooksBefore | ClusterStage::HooksAfter) || hooks::has(update, stage)
 }

@@ -17,11 +17,11 @@ use crate::{
     core::update::{Options, digest, has_work, planned as started},
     facts::{ClusterStage, DesiredState, MachineRow, RebootWhy, RolloutRow, UpdateRow},
     plan::{
-        Limits, blocked, containers, drain, locks, reboot, recovery, removal, safety,
+        Limits, addons, blocked, containers, drain, locks, reboot, recovery, removal, safety,
         snapshot::{ClusterSnapshot, MachineView},
         update::{
             are_locks_late, groups, is_cluster_moving, is_waiting_for_others, maintenance, overdue_stage,
-            paused_too_long, renewal, targets,
+            paused_too_long, renewal, targets, waits,
         },
     },
 };
@@ -60,6 +60,12 @@ pub(super) fn needs_operator(snapshot: &ClusterSnapshot<'_>) -> bool {
     let heard = |view: &MachineView<'_>| view.connected() && blocked::silent(view).is_none();
     let at_work = |view: &MachineView<'_>| heard(view) && recovery::running(view).is_some();
     if snapshot.facts.meta.recovering && snapshot.machines.iter().any(doubted) && !targets(snapshot).any(at_work) {
+        return true;
+    }
+    // No machine has a part in the stage at which it was paused.
+    let paused = |update: &&UpdateRow| matches!(update.desired, DesiredState::Pause { .. });
+    let halted = snapshot.update().filter(paused).and_then(|update| waits::of_stages(snapshot, update));
+    if halted.is_some() && targets(snapshot).next().is_none() {
         return true;
     }
     let moves = |view: &MachineView<'_>| works(view) || is_waiting_for_others(snapshot, view);
@@ -292,13 +298,11 @@ fn prepares(view: &MachineView<'_>) -> bool {
     view.items.map_or(true, |items| items.iter().any(open))
 }
 
+fn phase(name: &str, what: String, impact: &str, pause: &str) -> UpdatePhase {
+    UpdatePhase { name: name.to_owned(), what, impact: impact.to_owned(), pause: pause.to_owned() }
+}
+
 fn phases(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, machines: &[ChangedMachine]) -> Vec<UpdatePhase> {
-    let phase = |name: &str, what: String, impact: &str, pause: &str| UpdatePhase {
-        name: name.to_owned(),
-        what,
-        impact: impact.to_owned(),
-        pause: pause.to_owned(),
-    };
     let down = |of: MachineType| machines.iter().filter(|m| m.machine_type == of && m.disruptive).count();
     let mut phases = Vec::new();
     if let Some(what) = hooks::planned(update, ClusterStage::HooksBefore) {
@@ -347,16 +351,27 @@ fn phases(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, machines: &[Change
         let what = format!("{quiet} {}", if quiet == 1 { "machine" } else { "machines, in their order" });
         phases.push(phase("items", what, "none, they disturb nothing", "yes"));
     }
+    phases.extend(after_machines(snapshot, update));
+    if controls + workers > 0 {
+        let what = "the maintenance request is removed".to_owned();
+        phases.push(phase("finalization", what, "none", "no"));
+    }
+    phases
+}
+
+/// The phases between the machines and the end.
+fn after_machines(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Vec<UpdatePhase> {
+    let mut phases = Vec::new();
+    if addons::has(snapshot, update) {
+        let what = format!("{}, those that differ are applied", addons::names(snapshot));
+        phases.push(phase("add-ons", what, "none", "yes"));
+    }
     if let Some(what) = hooks::planned(update, ClusterStage::HooksAfter) {
         phases.push(phase("hooks after", what, "none", "no, they end"));
     }
     if renewal::has(snapshot, update) {
         let what = "pods of OnDelete DaemonSets, one node at a time".to_owned();
         phases.push(phase(RENEWAL, what, "their nodes' network may be cut", "yes, between two"));
-    }
-    if controls + workers > 0 {
-        let what = "the maintenance request is removed".to_owned();
-        phases.push(phase("finalization", what, "none", "no"));
     }
     phases
 }

@@ -58,7 +58,7 @@ impl RequestMark {
     /// Is it about the same recorded request, whichever coordinator made the object?
     #[must_use]
     pub fn is_about_same(&self, other: &Self) -> bool {
-        super::Facts::mutant("11a") || *self == Self { epoch: self.epoch, ..*other }
+        *self == Self { epoch: self.epoch, ..*other }
     }
 }
 
@@ -187,9 +187,11 @@ pub struct HandshakeObservation {
     pub unsettled_mono_ms: Option<u64>,
     /// When a list of this process showed a request first, by its UID, in monotonic milliseconds.
     pub first_seen: BTreeMap<String, u64>,
+    /// When a NodeDeletionRequest of ours was seen last, by its node, in monotonic milliseconds.
+    pub deletions: BTreeMap<String, u64>,
     /// Since when a request has borne a finalizer, by UID and finalizer, in monotonic milliseconds.
     pub finalizers: BTreeMap<(String, String), u64>,
-    /// When a list lacked a lock about this first, by controller, in monotonic milliseconds: of requests that stand, and
-    /// of the last moments.
+    /// When a list lacked a lock about this first, by controller, in monotonic milliseconds: of requests that stand,
+    /// and of the last moments.
     pub lost: BTreeMap<Subject, BTreeMap<String, u64>>,
 }

@@ -1,5 +1,6 @@
 //! Questions and orders to a cluster's Kubernetes API server, and its answers.
 
+pub mod addons;
 pub mod check;
 pub mod daemon_sets;
 
@@ -7,10 +8,11 @@ use core::net::IpAddr;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use muster_proto::{
-    model::{ClusterName, EtcdProbe, MachineId, MachineName, OnDeleteDaemonSets},
+    model::{AddonDeployment, ClusterName, EtcdProbe, MachineId, MachineName, OnDeleteDaemonSets},
     seeded_bug::seeded_bug,
 };
 
+use addons::{AddonToApply, DeploymentStates};
 use daemon_sets::DaemonSets;
 use serde::{Deserialize, Serialize};
 
@@ -99,13 +101,26 @@ pub enum KubernetesOp {
         /// Nodes whose annotations for application controllers change.
         annotate: Vec<NodeAnnotations>,
     },
-    /// List DaemonSets with the update strategy `OnDelete`, their newest templates, their pods, and nodes. Answered with
-    /// [`KubernetesReply::DaemonSets`].
+    /// List DaemonSets with the update strategy `OnDelete`, their newest templates, their pods, and nodes. Answered
+    /// with [`KubernetesReply::DaemonSets`].
     DaemonSets {
         /// Which.
         wanted: Vec<OnDeleteDaemonSets>,
         /// The only node that is asked for, if it exists. None: all nodes.
         node: Option<String>,
+    },
+    /// Look at these Deployments. Answered with [`KubernetesReply::Addons`].
+    Addons {
+        /// Which.
+        deployments: Vec<AddonDeployment>,
+    },
+    /// Apply every object of an add-on's manifest (server-side, field manager `muster`). What is applied already stays.
+    /// Answered with [`KubernetesReply::Applied`].
+    Apply {
+        /// UID of namespace `kube-system`: nothing is applied in another cluster.
+        cluster_uid: String,
+        /// The add-on.
+        addon: Box<AddonToApply>,
     },
     /// Record an Event on a node, best effort. Answered with [`KubernetesReply::Done`].
     Event {
@@ -305,6 +320,15 @@ pub enum KubernetesReply {
         /// The DaemonSets.
         found: DaemonSets,
     },
+    /// To [`KubernetesOp::Addons`].
+    Addons {
+        /// UID of namespace `kube-system`.
+        cluster_uid: String,
+        /// The Deployments.
+        found: DeploymentStates,
+    },
+    /// To [`KubernetesOp::Apply`]: so many objects are applied.
+    Applied(usize),
     /// The event is recorded, or the node is being deleted.
     Done,
 }
@@ -318,8 +342,14 @@ impl KubernetesReply {
             | Self::Load { cluster_uid, .. }
             | Self::ControlPlane { cluster_uid, .. }
             | Self::Handshake { cluster_uid, .. }
-            | Self::DaemonSets { cluster_uid, .. } => Some(cluster_uid),
-            Self::Patched(_) | Self::Evicted(_) | Self::Deleted(_) | Self::Changed { .. } | Self::Done => None,
+            | Self::DaemonSets { cluster_uid, .. }
+            | Self::Addons { cluster_uid, .. } => Some(cluster_uid),
+            Self::Patched(_)
+            | Self::Evicted(_)
+            | Self::Deleted(_)
+            | Self::Changed { .. }
+            | Self::Applied(_)
+            | Self::Done => None,
         }
     }
 }

@@ -15,8 +15,8 @@ use muster_proto::{
 };
 
 use super::{
-    Added, AddedReboot, ControlSet, HandshakeObservation, KubernetesObservation, MachineRow, NodeObservation,
-    Overwrites, RenewalObservation, Used,
+    Added, AddedReboot, AddonsObservation, ControlSet, HandshakeObservation, KubernetesObservation, MachineRow,
+    NodeObservation, Overwrites, RenewalObservation, Used,
 };
 
 /// Maximum time between two takeovers of one machine's stream that count together. A rejected agent comes back within
@@ -55,6 +55,8 @@ pub struct Live {
     pub handshakes: BTreeMap<ClusterName, HandshakeObservation>,
     /// DaemonSets whose pods are renewed, by cluster.
     pub renewals: BTreeMap<ClusterName, RenewalObservation>,
+    /// Add-ons, by cluster.
+    pub addons: BTreeMap<ClusterName, AddonsObservation>,
     /// Time when a controller that could have answered last stopped watching a cluster, in Unix milliseconds.
     pub controllers_left_ms: BTreeMap<ClusterName, u64>,
 }

@@ -17,7 +17,7 @@ use muster_proto::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AuditScope, ControlSet, EnrolledWith, FORMAT, FormerNode, MachineUpdate, Member, Overwrites, OwedCordon,
+    AddonRow, AuditScope, ControlSet, EnrolledWith, FORMAT, FormerNode, MachineUpdate, Member, Overwrites, OwedCordon,
     PutAnnotations, RebootAsked, RemovalRow, UpdateRow,
 };
 
@@ -116,6 +116,9 @@ pub struct ClusterRow {
     /// their machine: what no turn needs any more is taken back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kubernetes_annotations: BTreeMap<String, PutAnnotations>,
+    /// Its add-ons that were applied, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub addons: BTreeMap<String, AddonRow>,
     /// Why new starts are blocked, and since when.
     pub blocked_since: Option<(Reason, u64)>,
 }

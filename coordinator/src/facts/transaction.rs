@@ -12,9 +12,9 @@ use muster_proto::{
 };
 
 use super::{
-    AuditObject, AuditRow, AuditScope, ClusterRow, CredentialRow, DeniedRow, Facts, HandshakeObservation, LockKey,
-    LockRow, META_KEY, MachineLive, MachineRow, MachineUpdate, Meta, Rate, RenewalObservation, RolloutRow, SETTLE_MS,
-    SecretId, SecretRow, SpecRow, TokenRow, UpdateRow,
+    AddonsObservation, AuditObject, AuditRow, AuditScope, ClusterRow, CredentialRow, DeniedRow, Facts,
+    HandshakeObservation, LockKey, LockRow, META_KEY, MachineLive, MachineRow, MachineUpdate, Meta, Rate,
+    RenewalObservation, RolloutRow, SETTLE_MS, SecretId, SecretRow, SpecRow, TokenRow, UpdateRow,
     audit::{self, Deed},
     status_key,
 };
@@ -102,6 +102,7 @@ impl<'a> Transaction<'a> {
         self.facts.clusters.remove(name);
         self.facts.live.handshakes.remove(name);
         self.facts.live.renewals.remove(name);
+        self.facts.live.addons.remove(name);
         (tokens.len(), secrets.len())
     }
 
@@ -363,6 +364,11 @@ impl<'a> Transaction<'a> {
     /// What is known of a cluster's DaemonSets whose pods are renewed. Not stored: each start lists them again.
     pub fn renewal_mut(&mut self, cluster: &ClusterName) -> &mut RenewalObservation {
         self.facts.live.renewals.entry(cluster.clone()).or_default()
+    }
+
+    /// What is known of a cluster's add-ons. Not stored: each start looks again.
+    pub fn addons_mut(&mut self, cluster: &ClusterName) -> &mut AddonsObservation {
+        self.facts.live.addons.entry(cluster.clone()).or_default()
     }
 
     /// The number of the next question about a swarm. Not stored: answers do not outlive the process.

@@ -373,6 +373,8 @@ pub enum ClusterStage {
     WorkersUpgraded,
     /// `All machines of the cluster upgraded`.
     AllUpgraded,
+    /// `Add-ons verified`.
+    AddonsVerified,
     /// `Hooks after the update done`.
     HooksAfter,
     /// `Pods of OnDelete DaemonSets renewed`.
@@ -390,6 +392,7 @@ impl ClusterStage {
         Self::ControlUpgraded,
         Self::WorkersUpgraded,
         Self::AllUpgraded,
+        Self::AddonsVerified,
         Self::HooksAfter,
         Self::PodsRenewed,
         Self::RequestRemoved,
@@ -408,6 +411,7 @@ impl ClusterStage {
             Self::ControlUpgraded => "Control plane nodes upgraded",
             Self::WorkersUpgraded => "Worker nodes upgraded",
             Self::AllUpgraded => "All machines of the cluster upgraded",
+            Self::AddonsVerified => "Add-ons verified",
             Self::HooksAfter => "Hooks after the update done",
             Self::PodsRenewed => "Pods of OnDelete DaemonSets renewed",
             Self::RequestRemoved => "Cluster maintenance request removed",

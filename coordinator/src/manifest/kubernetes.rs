@@ -8,7 +8,7 @@ use muster_proto::{
 };
 
 use super::{
-    etcd,
+    addons, etcd,
     fault::{Faults, shown},
     maintenance, on_delete,
     params::{self, Secrets},
@@ -16,8 +16,10 @@ use super::{
 };
 
 /// Fields of `kubernetes`.
-pub(super) const KUBERNETES: Fields =
-    Fields { known: &["kubeconfig", "adminConf", "drain", "etcd", "maintenance", "onDelete"], later: &[] };
+pub(super) const KUBERNETES: Fields = Fields {
+    known: &["kubeconfig", "adminConf", "drain", "etcd", "maintenance", "onDelete", "helmController", "addons"],
+    later: &[],
+};
 /// Fields of `kubernetes.drain`.
 const DRAIN: Fields =
     Fields { known: &["unmanagedPods", "keepLocalStorage", "waitForVolumes", "evictionsAtOnce"], later: &[] };
@@ -30,14 +32,18 @@ pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_
     let etcd = map.or("etcd", None, |spot| etcd::read(&spot, faults));
     let maintenance = map.or("maintenance", None, |spot| maintenance::read(&spot, faults).map(Some));
     let on_delete = map.or("onDelete", Vec::new(), |spot| on_delete::read(&spot, faults));
+    let helm_controller =
+        map.or("helmController", None, |spot| addons::helm_controller(&spot, secrets, faults).map(Some));
+    let addons = map.or("addons", Vec::new(), |spot| addons::read(&spot, secrets, faults));
     let (drain, etcd, maintenance, on_delete) = (drain?, etcd?, maintenance?, on_delete?);
-    Some(KubernetesSpec { source: source?, drain, etcd, maintenance, on_delete })
+    let (helm_controller, addons) = (helm_controller?, addons?);
+    Some(KubernetesSpec { source: source?, drain, etcd, maintenance, on_delete, helm_controller, addons })
 }
 
 /// `kubeconfig` or `adminConf`.
 fn source(spot: &Spot<'_>, map: &Map<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<KubeconfigSource> {
     match (map.get("kubeconfig"), map.get("adminConf")) {
-        (Some(kubeconfig), None) => secret(&kubeconfig, secrets, faults).map(KubeconfigSource::Secret),
+        (Some(kubeconfig), None) => secret(&kubeconfig, "a kubeconfig", secrets, faults).map(KubeconfigSource::Secret),
         (None, Some(file)) => admin_conf(&file, faults).map(KubeconfigSource::AdminConf),
         (None, None) => {
             let expected = "'kubeconfig', a secret, or 'adminConf', a file on the control machines";
@@ -62,13 +68,14 @@ fn admin_conf(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
     None
 }
 
-/// `${secret.NAME}`, and nothing else: a kubeconfig has credentials.
-fn secret(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<SecretName> {
+/// `${secret.NAME}`, and nothing else: a kubeconfig has credentials, and a manifest may. `what` it is.
+pub(super) fn secret(spot: &Spot<'_>, what: &str, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<SecretName> {
     let text = spot.text(faults)?;
     let name = text.strip_prefix("${").and_then(|rest| rest.strip_prefix(SECRET_PREFIX)?.strip_suffix('}'));
     let Some(name) = name.and_then(|name| SecretName::new(name).ok()) else {
         let problem = format!("'{}' is not a secret", shown(text));
-        let expected = "${secret.NAME}, whose value is a kubeconfig (`musterctl secret create NAME --from-file FILE`)";
+        let expected =
+            format!("${{secret.NAME}}, whose value is {what} (`musterctl secret create NAME --from-file FILE`)");
         spot.fault(faults, problem, expected);
         return None;
     };

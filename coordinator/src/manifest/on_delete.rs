@@ -60,7 +60,8 @@ fn value(Free { key, value, .. }: &Free<'_>, faults: &mut Faults<'_>) -> Option<
     None
 }
 
-fn namespace(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
+/// The name of a namespace.
+pub(super) fn namespace(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<String> {
     let text = spot.line(faults)?;
     let of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !text.is_empty() && text.len() <= NAMESPACE_BYTES_MAX && text.chars().all(of_name) {

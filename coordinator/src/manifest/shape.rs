@@ -121,7 +121,7 @@ fn are_urls(text: &str) -> bool {
     some_and_all(text, is_url)
 }
 
-fn is_url(text: &str) -> bool {
+pub(super) fn is_url(text: &str) -> bool {
     text.parse::<http::Uri>().is_ok_and(|uri| {
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
     })
@@ -155,7 +155,7 @@ fn some_and_all(text: &str, is_right: impl Fn(&str) -> bool) -> bool {
     words.peek().is_some() && words.all(is_right)
 }
 
-fn is_sha256(text: &str) -> bool {
+pub(super) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 

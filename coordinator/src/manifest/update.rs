@@ -20,6 +20,7 @@ const DEADLINES: Fields = Fields {
         "items",
         "reboot",
         "locksReturned",
+        "addons",
     ],
     later: &[],
 };
@@ -71,6 +72,7 @@ pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Upda
     let reboot = map.or("reboot", default.reboot, |spot| no_way_back(&spot, default.reboot, faults));
     let returned =
         map.or("locksReturned", default.locks_returned, |spot| is_done(&spot, default.locks_returned, faults));
+    let addons = map.or("addons", default.addons, |spot| of_cluster(&spot, default.addons, faults));
     Some(UpdateDeadlines {
         hooks: hooks?,
         prepare: prepare?,
@@ -82,6 +84,7 @@ pub(super) fn deadlines(spot: &Spot<'_>, faults: &mut Faults<'_>) -> Option<Upda
         items: items?,
         reboot: reboot?,
         locks_returned: returned?,
+        addons: addons?,
     })
 }
 

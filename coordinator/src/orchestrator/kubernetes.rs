@@ -1,6 +1,7 @@
 //! Clusters' Kubernetes API servers: performs the engine's questions and returns the answers. It decides nothing and
 //! repeats nothing: both belong to `plan::drain::kubernetes`.
 
+mod addons;
 mod admin_conf;
 mod answers;
 mod check;
@@ -76,9 +77,11 @@ pub async fn ask(engine: EngineHandle, sessions: Sessions, vault: Arc<Vault>) {
         let facts = engine.facts();
         confs.retain(|cluster| facts.spec(cluster).is_some_and(|spec| spec.kubernetes.is_some()));
         let (engine, sessions, confs) = (engine.clone(), sessions.clone(), Arc::clone(&confs));
+        let vault = Arc::clone(&vault);
         tokio::spawn(async move {
             let agents = (&sessions, epoch);
             let asked = async {
+                let op = addons::prepared(op, &vault).await?;
                 match way {
                     Way::Client(client) => perform(&*client?, agents, &op, &fallbacks).await,
                     Way::File(file) => confs.perform(&file, agents, &op, &fallbacks).await,

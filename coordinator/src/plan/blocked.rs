@@ -3,6 +3,7 @@
 use muster_proto::model::{AssignedItem, Blocked, Counts, ItemProgress, MachineName, MachineType, Phase, Reason};
 
 use super::{
+    addons,
     deploy::{earlier_on_its_way, wants_slot},
     drain, items, locks, recovery, removal,
     safety::{self, blocked, token_for},
@@ -52,7 +53,7 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>) -> Option<Blocked> {
         None if snapshot.facts.meta.recovering => {
             safety::gathered(snapshot).err().or_else(|| why_not_started(snapshot))
         }
-        None if snapshot.cluster.rollout_seq > 0 => None,
+        None if snapshot.cluster.rollout_seq > 0 => addons::of_cluster(snapshot),
         None => why_not_started(snapshot),
         Some(_) => match snapshot.update() {
             Some(update) => waits::of_cluster(snapshot, update),

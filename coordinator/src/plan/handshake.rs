@@ -1,6 +1,8 @@
 //! The maintenance handshake as custom resources: which requests are made and removed in the Kubernetes cluster,
 //! whether one stands there, and whether it is gone. Level-triggered: what is recorded is compared with the last list.
 
+mod removing;
+
 use std::collections::BTreeMap;
 
 use muster_proto::model::{Blocked, ClusterName, MachineName, MaintenanceObjects, ObjectController, Reason};
@@ -10,11 +12,11 @@ use super::{
     locks::{self, CONTROLLERS_PREFIX},
     requests::{Requested, requested},
     safety::{self, blocked},
-    snapshot::{ClusterSnapshot, MachineView},
+    snapshot::ClusterSnapshot,
 };
 use crate::facts::{
     self, Facts, HandshakeObservation, LockRow, MachineRow, Seen, StandingRequest,
-    handshake::{NewRequest, NodeAnnotations, OldRequest, RequestMark, RequestObject, Subject},
+    handshake::{NewRequest, NodeAnnotations, RequestMark, RequestObject, Subject},
     kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
 };
 
@@ -44,9 +46,6 @@ const KOPF_HANDLED: &str = "kopf.zalando.org/last-handled-configuration";
 /// such handshake.
 #[must_use]
 pub fn section<'a>(facts: &'a Facts, cluster: &ClusterName) -> Option<&'a MaintenanceObjects> {
-    if Facts::mutant("1a") {
-        return facts.spec(cluster)?.kubernetes.as_ref()?.maintenance.as_ref();
-    }
     facts.spec_in_force(cluster)?.kubernetes.as_ref()?.maintenance.as_ref()
 }
 
@@ -54,8 +53,7 @@ pub fn section<'a>(facts: &'a Facts, cluster: &ClusterName) -> Option<&'a Mainte
 #[must_use]
 pub fn asks(facts: &Facts, cluster: &ClusterName) -> bool {
     let kubernetes = facts.spec_in_force(cluster).and_then(|spec| spec.kubernetes.as_ref());
-    kubernetes
-        .is_some_and(|kubernetes| kubernetes.maintenance.is_some() || (is_left(facts, cluster) && !Facts::mutant("1b")))
+    kubernetes.is_some_and(|kubernetes| kubernetes.maintenance.is_some() || is_left(facts, cluster))
 }
 
 /// May something of ours be in the Kubernetes cluster?
@@ -205,7 +203,7 @@ fn takes_place(snapshot: &ClusterSnapshot<'_>, request: &RequestObject, subject:
 #[must_use]
 pub fn is_of_cluster(facts: &Facts, cluster: &ClusterName, request: &RequestObject) -> bool {
     let by_us = request.requested_by.as_deref() == Some(cluster.as_str());
-    by_us && (Facts::mutant("4c") || request.mark.is_none_or(|mark| mark.epoch <= facts.meta.epoch))
+    by_us && request.mark.is_none_or(|mark| mark.epoch <= facts.meta.epoch)
 }
 
 fn is_ours(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
@@ -225,7 +223,7 @@ fn to_make(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<Ne
 fn to_annotate(snapshot: &ClusterSnapshot<'_>) -> Vec<NodeAnnotations> {
     let put = &snapshot.cluster.kubernetes_annotations;
     let mut wanted: BTreeMap<&str, BTreeMap<String, String>> =
-        put.keys().filter(|_| !Facts::mutant("8a")).map(|node| (node.as_str(), BTreeMap::new())).collect();
+        put.keys().map(|node| (node.as_str(), BTreeMap::new())).collect();
     let requested = requested(snapshot.facts, &snapshot.cluster.name).filter(|_| spec(snapshot).is_some());
     for (row, node) in requested.filter_map(|it| Some((it.machine?, it.machine?.kubernetes_node.as_deref()?))) {
         let for_controllers = row.annotations.iter().filter(|(name, _)| name.starts_with(CONTROLLERS_PREFIX));
@@ -265,67 +263,6 @@ fn is_known(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
     of_machines.chain(of_cluster).any(is_it)
 }
 
-/// Requests to remove: ours that stand for none any more. That of a machine whose state is in doubt stays.
-fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObject]) -> Vec<OldRequest> {
-    let wanted = wanted(snapshot);
-    let wants_review = |request: &RequestObject| {
-        let mut rows = snapshot.machines.iter().map(|view| view.row);
-        rows.any(|row| row.needs_review && is_about(request, row))
-    };
-    let is_over = |request: &&RequestObject| {
-        is_ours(snapshot, request)
-            && !request.deleting
-            && !wants_review(request)
-            && may_be_removed(snapshot, request).is_ok()
-            && !wanted.iter().any(|new| is_for(snapshot, new, request))
-    };
-    let old = |request: &RequestObject| OldRequest {
-        subject: request.subject.clone(),
-        name: request.name.clone(),
-        uid: request.uid.clone(),
-    };
-    requests.iter().filter(is_over).map(old).take(CHANGES_MAX).collect()
-}
-
-/// May this request of ours be removed, which the record does not want? One that the record does not know may be newer
-/// than this copy of the store, and its machine may be disturbed. Only the agents can tell.
-///
-/// # Errors
-/// Who has not reported yet.
-fn may_be_removed(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Result<(), Blocked> {
-    if was_ended(snapshot, request) || Facts::mutant("4a") {
-        return Ok(());
-    }
-    let what = format!("{} {} is unknown to this store", kind(&request.subject), request.name);
-    if snapshot.now.mono_ms < snapshot.facts.live.started_mono_ms.saturating_add(SETTLE_MS) {
-        let message = format!("{what}, and the coordinator has just started");
-        return Err(blocked(Reason::Gathering, message, format!("{} s have passed since then", SETTLE_MS / 1_000)));
-    }
-    safety::gathered(snapshot)?;
-    let may_be_its = |view: &&MachineView<'_>| match (&request.subject, view.row.kubernetes_node.as_ref()) {
-        (Subject::Node(node), Some(known)) => node == known,
-        _ => true,
-    };
-    let is_silent = |view: &&MachineView<'_>| snapshot.facts.live.awaited.contains(&view.row.name);
-    let silent = snapshot.machines.iter().filter(is_silent).filter(may_be_its);
-    let silent: Vec<&str> = silent.map(|view| view.row.name.as_str()).collect();
-    if silent.is_empty() {
-        return Ok(());
-    }
-    let message =
-        format!("{what}, and {} has said nothing since the coordinator started", safety::some_names(silent.clone()));
-    let revoke = safety::for_each("revoke", silent);
-    Err(blocked(Reason::Gathering, message, format!("it connects; or, if it never will, {revoke}")))
-}
-
-/// Has the record seen this very object stand for a request that ended?
-fn was_ended(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> bool {
-    let of_machines = snapshot.machines.iter().filter_map(|view| view.update()?.standing.as_ref());
-    let rollouts = snapshot.facts.rollouts.values().filter(|row| row.cluster == snapshot.cluster.name);
-    let of_cluster = rollouts.filter_map(|row| row.update.as_ref()?.standing.as_ref());
-    of_machines.chain(of_cluster).any(|standing| standing.uid == request.uid) && !Facts::mutant("4b")
-}
-
 /// The next question. One at a time.
 #[must_use]
 pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
@@ -343,7 +280,7 @@ pub fn next(snapshot: &ClusterSnapshot<'_>) -> Option<KubernetesOp> {
     let Some(seen) = look.requests.as_ref().filter(|_| look.failure.is_none()) else {
         return Some(KubernetesOp::Handshake { define });
     };
-    let (make, remove) = (to_make(snapshot, &seen.what), to_remove(snapshot, &seen.what));
+    let (make, remove) = (to_make(snapshot, &seen.what), removing::to_remove(snapshot, &seen.what));
     let may_annotate = |wanted: &NodeAnnotations| annotates_at(look, &wanted.node) <= now;
     let annotate: Vec<_> = to_annotate(snapshot).into_iter().filter(may_annotate).take(CHANGES_MAX).collect();
     let age = now.saturating_sub(seen.at_mono_ms);
@@ -391,10 +328,11 @@ pub fn wakes_at_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
         let every_ms = every_ms(snapshot, &seen.what);
         [every_ms, AFTER_CHANGE_MS, CHANGE_WITHIN_MS, FRESH_MS].map(|by_ms| later(seen.at_mono_ms, by_ms))
     });
+    let deleted = look.deletions.values().map(|since| later(*since, facts::SETTLE_MS));
     let unsettled = look.unsettled_mono_ms.map(|at| later(at, SETTLE_MS));
     let inherited = later(snapshot.facts.live.started_mono_ms, SETTLE_MS);
     let annotated = look.annotation_failures.keys().map(|node| annotates_at(look, node));
-    let moments = listed.chain(annotated).chain(unsettled).chain([free_at(look), inherited]);
+    let moments = listed.chain(annotated).chain(deleted).chain(unsettled).chain([free_at(look), inherited]);
     let next = moments.filter(|at| *at > snapshot.now.mono_ms).min()?;
     Some(snapshot.now.wall_ms + (next - snapshot.now.mono_ms))
 }
@@ -537,8 +475,8 @@ fn in_the_way(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Blocke
         return blocked(
             Reason::ForeignRequest,
             format!(
-                "Error: {kind} {name} is of a coordinator of this cluster with epoch {}, and this one has epoch {ours}: \
-                 its store is older, or two coordinators are at work",
+                "Error: {kind} {name} is of a coordinator of this cluster with epoch {}, and this one has epoch \
+                 {ours}: its store is older, or two coordinators are at work",
                 newer.epoch
             ),
             format!(
@@ -619,7 +557,7 @@ fn about_to_go(snapshot: &ClusterSnapshot<'_>, request: &RequestObject) -> Block
     if request.deleting {
         return held(request);
     }
-    if let Err(stays) = may_be_removed(snapshot, request) {
+    if let Err(stays) = removing::may_be_removed(snapshot, request) {
         return stays;
     }
     let message = format!("the last {} {} is about to be removed", kind(&request.subject), request.name);

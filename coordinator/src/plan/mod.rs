@@ -6,6 +6,7 @@
 //! the secrets of an item; [`removal`] removes a machine from its cluster.
 
 pub mod added;
+pub mod addons;
 pub mod assign;
 pub mod blocked;
 pub mod containers;

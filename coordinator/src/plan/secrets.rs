@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use muster_proto::{
-    model::{ClusterName, ClusterSpec, MKE_BACKUP_ITEM, MachineName, SWARM_COPY_ITEM, SecretName},
+    model::{ClusterName, ClusterSpec, KubernetesSpec, MKE_BACKUP_ITEM, MachineName, SWARM_COPY_ITEM, SecretName},
     variables,
 };
 
@@ -94,8 +94,8 @@ fn users_in(cluster: &ClusterName, spec: &ClusterSpec, name: &SecretName) -> Vec
     let backups = [(SWARM_COPY_ITEM, &spec.backups.swarm), (MKE_BACKUP_ITEM, &spec.backups.mke)];
     let named = items.chain(hooks).map(|(item, params)| (item.as_str(), params)).chain(backups);
     let using = named.filter(|(_, params)| variables::secrets_of(params).contains(name));
-    let kubeconfig = spec.kubernetes.iter().filter(|kubernetes| kubernetes.source.secret() == Some(name));
-    let using = using.map(|(item, _)| item).chain(kubeconfig.map(|_| "spec.kubernetes.kubeconfig"));
+    let of_kubernetes = spec.kubernetes.iter().flat_map(KubernetesSpec::secrets).filter(|(secret, _)| *secret == name);
+    let using = using.map(|(item, _)| item).chain(of_kubernetes.map(|(_, field)| field));
     using.map(|item| SecretUser { cluster: cluster.clone(), item: item.to_owned(), machine: None }).collect()
 }
 

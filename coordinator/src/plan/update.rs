@@ -29,7 +29,7 @@ use super::{
 };
 use crate::facts::{ClusterRow, ClusterStage, ControlSet, DeferralCause, DesiredState, MachineRow, Stage, UpdateRow};
 
-pub(in crate::plan) use cluster::cluster_lets;
+pub(in crate::plan) use cluster::{cluster_lets, halt};
 pub use cluster::{is_cluster_moving, is_open, not_halted, overdue_stage, paused_too_long};
 pub use deadlines::{are_locks_late, is_waiting_for_others, wakes_at_ms};
 use renewal::RenewalStep;

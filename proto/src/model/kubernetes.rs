@@ -30,6 +30,132 @@ pub struct KubernetesSpec {
     /// DaemonSets with the update strategy `OnDelete` whose pods are renewed at the end of an update.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_delete: Vec<OnDeleteDaemonSets>,
+    /// The controller that installs Helm charts there. It is the first add-on. None: Muster installs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helm_controller: Option<HelmController>,
+    /// The other add-ons, in the order in which they are applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addons: Vec<Addon>,
+}
+
+impl KubernetesSpec {
+    /// Every add-on, in the order in which they are applied: the Helm controller first.
+    #[must_use]
+    pub fn all_addons(&self) -> Vec<Addon> {
+        self.helm_controller.iter().map(HelmController::as_addon).chain(self.addons.iter().cloned()).collect()
+    }
+
+    /// Are there add-ons?
+    #[must_use]
+    pub fn has_addons(&self) -> bool {
+        self.helm_controller.is_some() || !self.addons.is_empty()
+    }
+
+    /// The secrets that it refers to, each with its field.
+    pub fn secrets(&self) -> impl Iterator<Item = (&SecretName, &'static str)> {
+        let kubeconfig = self.source.secret().map(|name| (name, "spec.kubernetes.kubeconfig"));
+        let helm = self.helm_controller.iter().filter_map(|helm| helm.manifest.secret());
+        let helm = helm.map(|name| (name, "spec.kubernetes.helmController"));
+        let addons = self.addons.iter().filter_map(|addon| addon.manifest.secret());
+        kubeconfig.into_iter().chain(helm).chain(addons.map(|name| (name, "spec.kubernetes.addons")))
+    }
+}
+
+/// The name of the add-on that [`KubernetesSpec::helm_controller`] is.
+pub const HELM_CONTROLLER: &str = "helm-controller";
+
+/// The controller that installs Helm charts in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelmController {
+    /// Its version: the tag of its Deployment's image.
+    pub version: String,
+    /// Where its manifest is.
+    pub manifest: AddonManifest,
+    /// Namespace of its Deployment.
+    pub namespace: String,
+    /// Name of its Deployment.
+    pub deployment: String,
+}
+
+impl HelmController {
+    fn as_addon(&self) -> Addon {
+        let deployment = AddonDeployment { namespace: self.namespace.clone(), deployment: self.deployment.clone() };
+        Addon {
+            name: HELM_CONTROLLER.to_owned(),
+            manifest: self.manifest.clone(),
+            available: vec![deployment],
+            version: Some(self.version.clone()),
+        }
+    }
+}
+
+/// Objects that are applied in the cluster, and what must be available before the next add-on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Addon {
+    /// Its name, unique in the cluster.
+    pub name: String,
+    /// Where its manifest is.
+    pub manifest: AddonManifest,
+    /// The Deployments that must be available. At least one.
+    pub available: Vec<AddonDeployment>,
+    /// The version of the first of them: the tag of its image, or its label `app.kubernetes.io/version`. None: it is
+    /// not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+impl fmt::Display for Addon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.version {
+            Some(version) => write!(f, "{} {version}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// A Deployment of an add-on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AddonDeployment {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub deployment: String,
+}
+
+/// `namespace/name`.
+impl fmt::Display for AddonDeployment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.deployment)
+    }
+}
+
+/// Where the manifest of an add-on is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AddonManifest {
+    /// The coordinator fetches it.
+    Url {
+        /// An http or https URL.
+        url: String,
+        /// SHA-256 of its bytes, 64 lower-case hex digits.
+        sha256: String,
+    },
+    /// It is the value of this secret.
+    Secret {
+        /// The secret.
+        secret: SecretName,
+    },
+}
+
+impl AddonManifest {
+    /// The secret whose value it is.
+    #[must_use]
+    pub const fn secret(&self) -> Option<&SecretName> {
+        match self {
+            Self::Secret { secret } => Some(secret),
+            Self::Url { .. } => None,
+        }
+    }
 }
 
 /// Some DaemonSets with the update strategy `OnDelete`.

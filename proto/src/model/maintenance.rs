@@ -115,6 +115,8 @@ pub struct UpdateDeadlines {
     /// From the release of the request until the locks are active again. Never `fail`: the machine then counts as done
     /// all the same.
     pub locks_returned: Deadline,
+    /// Until an applied add-on is available. In an update never `defer`; `fail` aborts the update, as for the hooks.
+    pub addons: Deadline,
 }
 
 impl Default for UpdateDeadlines {
@@ -133,6 +135,7 @@ impl Default for UpdateDeadlines {
             items: of(4 * HOUR_MS, DeadlineOutcome::Fail),
             reboot: of(HOUR_MS, DeadlineOutcome::Fail),
             locks_returned: of(30 * MINUTE_MS, DeadlineOutcome::Defer),
+            addons: of(15 * MINUTE_MS, DeadlineOutcome::Pause),
         }
     }
 }

@@ -65,6 +65,14 @@ macro_rules! reasons {
 reasons! {
     /// The rollout was aborted: nothing new starts, and what was taken is given back.
     Aborting: Waiting,
+    /// An installed add-on of the cluster is not as the manifest says. The next update applies it again.
+    AddonDiffers: Waiting,
+    /// An add-on of the cluster is applied, or is to become available.
+    AddonInstalling: Passing,
+    /// An add-on of the cluster could not be applied, and is tried again.
+    AddonNotApplied: Passing,
+    /// An add-on of the cluster is not available, and its deadline has passed.
+    AddonNotAvailable: Operator,
     /// The agent does not accept the list that the coordinator sends.
     AssignmentRefused: Operator,
     /// Hooks or backups that come before the update are not done; nothing is prepared or disturbed before.

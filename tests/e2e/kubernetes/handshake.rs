@@ -321,7 +321,7 @@ fn check_looks_at_handshake() -> Result<()> {
     let check = |code: i32, words: &[&str]| cloud.fleet.ctl(&["kubernetes", "check", "e2e"])?.exits(code)?.says(words);
     cloud.wait_locks()?;
     let holds = "openstack (spec.kubernetes.maintenance.controllers) holds locks";
-    check(0, &["all 27", "all 6 custom resource definitions are there", holds, "Nothing stands in the way"])?;
+    check(0, &["all 31", "all 6 custom resource definitions are there", holds, "Nothing stands in the way"])?;
     cloud.apply(2, &["controllers: [{name: storage}]"])?;
     let silent = "storage (spec.kubernetes.maintenance.controllers) holds no lock";
     check(0, &["openstack holds locks, and is not in spec.kubernetes.maintenance.controllers", silent])?;

@@ -94,7 +94,9 @@ fn machine_that_blocks_an_update_is_removed() -> Result<()> {
     cloud.remove()?;
     cloud.wait_story("end requested")?;
     ensure!(!cloud.story(LEAVES).contains(&"cordoned"), "{:?}", cloud.story(LEAVES));
-    fleet.ctl(&["get", "requests"])?.exits(0)?.says(&["NodeDeletionRequest"])?;
+    wait_for("the request in musterctl", TIME_LIMIT, || {
+        Ok(fleet.ctl(&["get", "requests"])?.exits(0)?.says(&["NodeDeletionRequest"]).ok())
+    })?;
     cloud.set_stubborn("inactive")?;
     waits_for(fleet, LEAVES, Reason::LeavingKubernetes, &[HOLDS])?;
     fleet.ctl(&["describe", "machine", LEAVES])?.exits(0)?.says(&["kubectl patch node worker-1"])?;
@@ -172,7 +174,8 @@ fn abort_takes_the_removal_back() -> Result<()> {
         cloud.wait_story("end withdrawn")?;
         cloud.set_stubborn("active")?;
         kubernetes.set_stuck("shop", &pod, false)?;
-        cloud.all_is_given_back()?;
+        wait_for("the node given back", TIME_LIMIT, || Ok(is_given_back(kubernetes).is_ok().then_some(())))?;
+        cloud.all_is_given_back().with_context(|| format!("{point}: {:?}", cloud.story(LEAVES)))?;
         fleet.wait_ready(3)?;
         fleet.wait_machine(LEAVES, "no removal", |machine| machine.status.blocked.is_none())?;
         ensure!(!cloud.story(LEAVES).contains(&"deleted"), "{:?}", cloud.story(LEAVES));

@@ -130,6 +130,8 @@ impl SimKubernetes {
                 etcd: Some(probe()),
                 maintenance: None,
                 on_delete: Vec::new(),
+                helm_controller: None,
+                addons: Vec::new(),
             },
         )
     }
@@ -400,7 +402,9 @@ impl World {
             KubernetesOp::Event { .. }
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
-            | KubernetesOp::DaemonSets { .. } => Ok(KubernetesReply::Done),
+            | KubernetesOp::DaemonSets { .. }
+            | KubernetesOp::Addons { .. }
+            | KubernetesOp::Apply { .. } => Ok(KubernetesReply::Done),
         })
     }
 
@@ -463,7 +467,9 @@ impl World {
             | KubernetesOp::Event { .. }
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
-            | KubernetesOp::DaemonSets { .. } => Ok(KubernetesReply::Done),
+            | KubernetesOp::DaemonSets { .. }
+            | KubernetesOp::Addons { .. }
+            | KubernetesOp::Apply { .. } => Ok(KubernetesReply::Done),
         })
     }
 }

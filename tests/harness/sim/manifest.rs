@@ -104,6 +104,8 @@ fn deadlines(rng: &mut Rng) -> UpdateDeadlines {
         items: Deadline { after_ms: 40_000, outcome: late_outcome(rng) },
         reboot: Deadline { after_ms: 50_000, outcome: late_outcome(rng) },
         locks_returned: Deadline { after_ms: 20_000, outcome: returned },
+        // No simulated cluster has add-ons.
+        addons: UpdateDeadlines::default().addons,
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     access::{self, Action, Caller},
+    apply,
     call::Call,
     deletion, eviction,
     failure::Failure,
@@ -65,6 +66,15 @@ pub(super) fn perform(
     }
     if call.subresource == "token" {
         return Ok(Answer::Json(201, access::issue(state, call, &kind)?));
+    }
+    if apply::is_apply(call) && call.subresource.is_empty() {
+        let exists = state.store.get(&kind.resource(), &call.namespace, &call.name).is_some();
+        let action = Action { verb: "create", ..call.action(&kind) };
+        if !exists && !caller.may(&action) {
+            return Err(caller.forbidden(&action, &kind));
+        }
+        let (code, object) = apply::perform(&mut state.store, call, &kind)?;
+        return Ok(Answer::Json(code, object));
     }
     let store = &mut state.store;
     let (code, object) = match call.verb.as_str() {

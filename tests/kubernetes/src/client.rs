@@ -125,7 +125,7 @@ impl Client {
         body: &Value,
     ) -> Result<Response<Incoming>> {
         let Inner { address, name, token, tls } = &*self.0;
-        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let stream = tls.connect(name.clone(), stream).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

@@ -111,6 +111,16 @@ impl Kubernetes {
         })
     }
 
+    /// Take an image out of all registries, or put it there.
+    pub fn set_missing_image(&self, image: &str, missing: bool) {
+        let mut state = lock(&self.shared.state);
+        if missing {
+            state.missing_images.insert(image.to_owned());
+        } else {
+            state.missing_images.remove(image);
+        }
+    }
+
     /// Create any object of a kind that is served, such as `pods` or `poddisruptionbudgets.policy`. A given status is
     /// kept.
     pub fn put(&self, resource: &str, namespace: &str, object: Value) -> Result<()> {

@@ -96,7 +96,7 @@ fn qualified(name: &str, group: &str) -> String {
 }
 
 /// Group, plural, kind, and flags: `n` namespaced, `s` status subresource, `g` generation.
-const BUILT_IN: [(&str, &str, &str, &str); 21] = [
+const BUILT_IN: [(&str, &str, &str, &str); 25] = [
     ("", "namespaces", "Namespace", "s"),
     ("", "nodes", "Node", "s"),
     ("", "pods", "Pod", "nsg"),
@@ -116,6 +116,10 @@ const BUILT_IN: [(&str, &str, &str, &str); 21] = [
     ("batch", "cronjobs", "CronJob", "nsg"),
     ("coordination.k8s.io", "leases", "Lease", "n"),
     ("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", "sg"),
+    ("", "services", "Service", "ns"),
+    ("rbac.authorization.k8s.io", "roles", "Role", "n"),
+    ("rbac.authorization.k8s.io", "rolebindings", "RoleBinding", "n"),
+    ("scheduling.k8s.io", "priorityclasses", "PriorityClass", ""),
     ("rbac.authorization.k8s.io", "clusterroles", "ClusterRole", ""),
     ("rbac.authorization.k8s.io", "clusterrolebindings", "ClusterRoleBinding", ""),
 ];

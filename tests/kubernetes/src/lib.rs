@@ -3,11 +3,14 @@
 //! It answers as the recordings of a real server do. Objects are JSON values; only custom resources are checked, by
 //! the schema of their definition. Several servers may share one state. The state survives a restart of the servers.
 //!
-//! Not supported: server-side apply (415), deletion of collections (405), changes of definitions, `Warning` headers,
-//! rolling updates, Jobs and CronJobs that run, tables, and compressed or protobuf bodies.
+//! Of server-side apply there is no `managedFields`, and only appliers own fields.
+//!
+//! Not supported: deletion of collections (405), changes of definitions,
+//! `Warning` headers, rolling updates, Jobs and CronJobs that run, tables, and compressed or protobuf bodies.
 
 mod access;
 mod api;
+mod apply;
 mod call;
 pub mod client;
 mod cluster;

@@ -31,7 +31,6 @@ fn json_patch_failure() -> Failure {
         .with_details(Value::Object(Map::new()))
 }
 
-/// The stand-in has no server-side apply: it must fail loudly instead of doing something similar.
 fn unknown_format(kind: &Kind) -> Failure {
     let strategic = if kind.custom { "" } else { ", application/strategic-merge-patch+json" };
     let message = format!(
@@ -61,7 +60,7 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
 }
 
 /// The key by which a list of objects is merged; `None` if the list is replaced.
-fn merge_key(field: &str) -> Option<&'static str> {
+pub(super) fn merge_key(field: &str) -> Option<&'static str> {
     match field {
         "conditions" | "addresses" => Some("type"),
         "containers" | "initContainers" | "volumes" | "env" => Some("name"),
@@ -70,7 +69,8 @@ fn merge_key(field: &str) -> Option<&'static str> {
     }
 }
 
-fn strategic(target: &mut Value, patch: &Value) {
+/// Kubernetes' merge patch for its own kinds.
+pub(super) fn strategic(target: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *target = patch.clone();
         return;

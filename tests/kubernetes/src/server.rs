@@ -161,8 +161,11 @@ async fn answer(process: Arc<Process>, request: Request<Incoming>) -> Result<Rep
         let call = Call::parse(&state.kinds, parts.method.as_str(), parts.uri.path(), query);
         (call, access::authenticate(&state, header(AUTHORIZATION).as_deref()))
     };
-    call.body = if body.is_empty() { Some(Value::Null) } else { serde_json::from_slice(&body).ok() };
     call.content_type = header(CONTENT_TYPE).unwrap_or_default();
+    call.body = if body.is_empty() { Some(Value::Null) } else { serde_json::from_slice(&body).ok() };
+    if call.body.is_none() && call.content_type.contains("yaml") {
+        call.body = serde_saphyr::from_slice(&body).ok();
+    }
     call.accept = header(hyper::header::ACCEPT).unwrap_or_default();
     let user = caller.as_ref().map_or("", |caller| &caller.user).to_owned();
     let id = record(&process, &call, &user);

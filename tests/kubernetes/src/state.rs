@@ -27,6 +27,8 @@ pub(super) struct State {
     pub(super) paused: BTreeSet<Controller>,
     /// Servers with a `/readyz` that answers 500.
     pub(super) unready: BTreeSet<usize>,
+    /// Images that no registry has: containers of these do not start.
+    pub(super) missing_images: BTreeSet<String>,
 }
 
 impl State {
@@ -40,6 +42,7 @@ impl State {
             log: Vec::new(),
             paused: BTreeSet::new(),
             unready: BTreeSet::new(),
+            missing_images: BTreeSet::new(),
         }
     }
 

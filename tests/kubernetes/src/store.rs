@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{
+    apply::Owners,
     objects::{self, is_ready, is_terminating, name, namespace},
     sampler::{self, Workload},
 };
@@ -40,6 +41,8 @@ pub(super) struct Store {
     history: VecDeque<Event>,
     changed: watch::Sender<u64>,
     pub(super) lowest_ready: BTreeMap<Workload, usize>,
+    /// Fields of applied objects, by resource and UID.
+    owners: BTreeMap<(String, String), Owners>,
 }
 
 impl Store {
@@ -51,6 +54,7 @@ impl Store {
             history: VecDeque::new(),
             changed: watch::Sender::new(1),
             lowest_ready: BTreeMap::new(),
+            owners: BTreeMap::new(),
         }
     }
 
@@ -67,6 +71,15 @@ impl Store {
     pub(super) fn compact(&mut self) {
         self.history.clear();
         self.floor = self.revision;
+    }
+
+    /// The fields of an object that were applied.
+    pub(super) fn owners(&self, resource: &str, uid: &str) -> Owners {
+        self.owners.get(&(resource.to_owned(), uid.to_owned())).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn set_owners(&mut self, resource: &str, uid: &str, owners: Owners) {
+        self.owners.insert((resource.to_owned(), uid.to_owned()), owners);
     }
 
     /// Notifies of every new revision.

@@ -113,7 +113,7 @@ pub(super) fn patch(store: &mut Store, call: &Call, kind: &Kind) -> Result<Value
 }
 
 /// Check and store a changed object. An object without a change keeps its resourceVersion.
-fn store_change(
+pub(super) fn store_change(
     store: &mut Store,
     call: &Call,
     kind: &Kind,

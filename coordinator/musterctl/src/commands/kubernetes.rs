@@ -20,6 +20,9 @@ const RBAC_DELETE: &str = include_str!("../../../../packaging/kubernetes/rbac-de
 /// The rights that the account needs for the handshake as custom resources.
 const RBAC_MAINTENANCE: &str = include_str!("../../../../packaging/kubernetes/rbac-maintenance.yaml");
 
+/// The binding that the account needs to apply add-ons.
+const RBAC_ADDONS: &str = include_str!("../../../../packaging/kubernetes/rbac-addons.yaml");
+
 /// Check a Kubernetes cluster before its machines are updated, and print the rights that Muster needs there
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -68,13 +71,16 @@ struct RbacArgs {
     /// With the rights for requests and locks as custom resources (`spec.kubernetes.maintenance`)
     #[arg(long)]
     with_maintenance: bool,
+    /// With every right, to apply the manifests of add-ons (`spec.kubernetes.helmController`, `addons`)
+    #[arg(long)]
+    with_addons: bool,
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.command {
         KubernetesCommand::Check(args) => check(args, context).await,
-        KubernetesCommand::Rbac(RbacArgs { with_delete, with_maintenance }) => {
-            let more = [(with_delete, RBAC_DELETE), (with_maintenance, RBAC_MAINTENANCE)];
+        KubernetesCommand::Rbac(RbacArgs { with_delete, with_maintenance, with_addons }) => {
+            let more = [(with_delete, RBAC_DELETE), (with_maintenance, RBAC_MAINTENANCE), (with_addons, RBAC_ADDONS)];
             let more = more.into_iter().filter(|(wanted, _)| *wanted).map(|(_, manifest)| manifest);
             let manifests: Vec<&str> = [RBAC].into_iter().chain(more).map(str::trim_end).collect();
             terminal::print(&manifests.join("\n---\n"))

@@ -161,6 +161,8 @@ impl Fleet {
             "Ready" if self.not_ready().any(|machine| machine.status.blocked.is_none() && !machine.status.lost) => {
                 Verdict::Going
             }
+            // Add-ons come after the machines.
+            "Ready" if self.awaits_addon() => Verdict::Going,
             "Ready" => match self.decisions() {
                 lines if lines.is_empty() => Verdict::Ended(ends::ended(rollout, self.not_ready())),
                 lines => Verdict::NeedsPerson(lines),
@@ -168,7 +170,7 @@ impl Fleet {
             "InMaintenance" => Verdict::InMaintenance(self.out_of_service(now)),
             "Aborted" => Verdict::Aborted(ends::aborted(rollout, self.not_ready())),
             _ if let Some(update) = &rollout.status.update => match update.needs_operator {
-                true => Verdict::NeedsPerson(waiting_lines(update)),
+                true => Verdict::NeedsPerson(self.waiting_lines(update)),
                 false if self.cluster_stands() => Verdict::NeedsPerson(self.decisions()),
                 false => Verdict::Going,
             },
@@ -202,6 +204,24 @@ impl Fleet {
 
     fn cluster_wait(&self) -> Option<&BlockedSince> {
         self.cluster.as_ref()?.status.blocked.as_ref()
+    }
+
+    /// What an update waits for: its machines, or at the end of it the cluster as a whole.
+    fn waiting_lines(&self, update: &UpdateStatus) -> Vec<String> {
+        let of_machines = waiting_lines(update);
+        let of_cluster = self.cluster.iter().filter(|_| of_machines.is_empty());
+        let waits = of_cluster.filter_map(|cluster| Some((&cluster.metadata.name, self.cluster_wait()?)));
+        let line = |(name, BlockedSince { blocked, .. }): (&String, &BlockedSince)| {
+            let said = sentence(&format!("{}: {}", blocked.reason, blocked.message));
+            printable(&format!("{name}: {said} Clears when {}", blocked.clears_when))
+        };
+        of_machines.iter().cloned().chain(waits.map(line)).collect()
+    }
+
+    /// Is an add-on of the cluster being installed?
+    fn awaits_addon(&self) -> bool {
+        let reason = self.cluster_wait().map(|wait| wait.blocked.reason);
+        matches!(reason, Some(Reason::AddonInstalling | Reason::AddonNotApplied))
     }
 
     /// Does the whole cluster wait for a person, whatever the last known state of its machines?

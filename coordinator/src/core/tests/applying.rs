@@ -197,6 +197,8 @@ fn item_for_vrouters_without_kubernetes_is_told() {
         etcd: None,
         maintenance: None,
         on_delete: Vec::new(),
+        helm_controller: None,
+        addons: Vec::new(),
     });
     let said = done(fleet.ask(apply(vrouters, &[])));
     assert!(!said.contains("does nothing"), "{said}");

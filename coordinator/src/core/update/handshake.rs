@@ -156,9 +156,7 @@ fn without_definitions(
     let lists = matches!(op, KubernetesOp::Handshake { define: false });
     let cluster_uid = tx.live.handshakes.get(cluster).map(|look| look.cluster_uid.clone()).unwrap_or_default();
     match failure {
-        KubernetesFailure::NotFound(_)
-            if !Facts::mutant("1c") && lists && handshake::section(tx, cluster).is_none() =>
-        {
+        KubernetesFailure::NotFound(_) if lists && handshake::section(tx, cluster).is_none() => {
             Ok(KubernetesReply::Handshake { cluster_uid, objects: HandshakeObjects::default() })
         }
         failure => Err(failure),
@@ -197,10 +195,7 @@ fn confirm_annotations(
     now: Now,
 ) {
     let failed: BTreeSet<&String> = failures.iter().map(|(node, _)| node).collect();
-    let done: Vec<&NodeAnnotations> = wanted
-        .iter()
-        .filter(|wanted| !failed.contains(&wanted.node) && !(Facts::mutant("8b") && !failed.is_empty()))
-        .collect();
+    let done: Vec<&NodeAnnotations> = wanted.iter().filter(|wanted| !failed.contains(&wanted.node)).collect();
     if !done.is_empty()
         && let Some(row) = tx.cluster_mut(cluster)
     {
@@ -237,7 +232,14 @@ fn listed(
     let may_come =
         requested(facts, cluster).next().is_some() || handshake::unsettled_until(facts, cluster) > Some(now.mono_ms);
     note_left(tx, cluster, |left| is_there || (left && may_come));
+    let is_ours = |request: &&RequestObject| request.requested_by.as_deref() == Some(cluster.as_str());
     let look = tx.handshake_mut(cluster);
+    for request in requests.iter().filter(is_ours) {
+        if let Subject::Deletion(node) = &request.subject {
+            look.deletions.insert(node.clone(), now.mono_ms);
+        }
+    }
+    look.deletions.retain(|_, at| now.mono_ms < at.saturating_add(SETTLE_MS));
     let known = std::mem::take(&mut look.finalizers);
     let borne = requests
         .iter()

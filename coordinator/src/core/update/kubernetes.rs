@@ -1,6 +1,7 @@
 //! Questions to clusters' Kubernetes API servers, and their answers.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use core::net::IpAddr;
+use std::{collections::BTreeSet, sync::Arc};
 
 use muster_proto::{
     model::{ClusterName, KubernetesDrain, KubernetesSpec, MachineName, Now},
@@ -301,7 +302,7 @@ pub(super) fn note(tx: &mut Transaction<'_>, machine: &MachineName, (name, label
 }
 
 /// The first answer in an update pins the cluster's UID; another cluster behind the same address is not believed.
-pub(super) fn is_same_cluster(
+pub(in crate::core) fn is_same_cluster(
     tx: &mut Transaction<'_>,
     (cluster, pins): (&ClusterName, bool),
     reply: KubernetesReply,
@@ -366,6 +367,8 @@ fn replied(
         KubernetesReply::Handshake { .. }
         | KubernetesReply::Changed { .. }
         | KubernetesReply::DaemonSets { .. }
+        | KubernetesReply::Addons { .. }
+        | KubernetesReply::Applied(_)
         | KubernetesReply::Done => {}
     }
 }

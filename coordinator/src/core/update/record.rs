@@ -348,9 +348,7 @@ fn take_slot(tx: &mut Transaction<'_>, machine: &MachineName, disruptive: bool, 
     }
     mine.request = Some(RequestRow { since_ms: now.wall_ms, revision });
     // That of an earlier turn.
-    if !crate::facts::Facts::mutant("11b") {
-        mine.standing = None;
-    }
+    mine.standing = None;
     mine.ends_before = ends;
     if let Some(maintenance) = &mut mine.maintenance {
         maintenance.since_ms = None;

@@ -153,8 +153,8 @@ fn note_templates(tx: &mut Transaction<'_>, cluster: &ClusterName, found: &Daemo
     }
 }
 
-/// Records the names of nodes that were listed: the requests of machines that take part are about them. `all`: false: of
-/// the machine at its turn alone.
+/// Records the names of nodes that were listed: the requests of machines that take part are about them. `all`: false
+/// for that of the machine at its turn alone.
 fn note_nodes(tx: &mut Transaction<'_>, cluster: &ClusterName, all: bool, limits: &Limits, now: Now) {
     let facts: &Facts = tx;
     let Some(snapshot) = ClusterSnapshot::of(facts, cluster, limits, now) else { return };

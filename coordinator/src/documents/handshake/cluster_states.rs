@@ -1,9 +1,9 @@
-//! Documents of cluster states: desired conditions in the child cluster, each for a machine.
+//! Documents of cluster states: desired conditions in the child cluster, each for a machine or an add-on.
 
 use std::collections::BTreeMap;
 
 use muster_proto::{
-    model::{ClusterName, MachineName, Now},
+    model::{ClusterName, HELM_CONTROLLER, MachineName, Now},
     resource::{ClusterState, ClusterStateSpec, ClusterStateStatus, Document, Metadata},
 };
 
@@ -12,6 +12,7 @@ use crate::{
     facts::{DrainKind, Facts, KubernetesTarget, RemovalRow, Stage},
     plan::{
         Limits,
+        addons::{self, AddonStatus},
         drain::{self, Goal, Orchestrator, kubernetes::Kubernetes, swarm::Swarm},
         removal,
         snapshot::{ClusterSnapshot, MachineView},
@@ -39,7 +40,7 @@ pub fn cluster_states(
             Some(swarm_remove(snapshot, view, row))
         });
         let renewals = snapshot.machines.iter().filter_map(|view| pod_renewal(snapshot, view));
-        drains.chain(renewals).chain(removals).collect()
+        drains.chain(renewals).chain(removals).chain(addon_states(snapshot)).collect()
     };
     snapshots(facts, wanted, limits, now).iter().flat_map(of_cluster).collect()
 }
@@ -170,6 +171,29 @@ fn swarm_remove(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &Re
             message: removal::waits(snapshot, view).map(|waits| waits.message).unwrap_or_default(),
         },
     }
+}
+
+/// The add-ons of a cluster: `helm-deployed` is the Helm controller's.
+fn addon_states(snapshot: &ClusterSnapshot<'_>) -> Vec<ClusterState> {
+    let cluster = &snapshot.cluster.name;
+    let state = |status: AddonStatus| {
+        let AddonStatus { addon, settled, attempt, applied_at_ms, message } = status;
+        let (kind, arg) = match addon.name.as_str() {
+            HELM_CONTROLLER => ("helm-deployed".to_owned(), cluster.to_string()),
+            name => (format!("addon-{name}"), name.to_owned()),
+        };
+        Document {
+            metadata: Metadata {
+                // Names of add-ons are unique in a cluster only.
+                name: format!("{kind}-{cluster}"),
+                creation_timestamp: at(applied_at_ms.unwrap_or(snapshot.cluster.created_at_ms)),
+                annotations: BTreeMap::from([(REASON.to_owned(), "add-on".to_owned())]),
+            },
+            spec: ClusterStateSpec { cluster_name: cluster.to_string(), kind, arg, value: true.to_string() },
+            status: ClusterStateStatus { actual_value: settled.to_string(), attempt, message },
+        }
+    };
+    addons::statuses(snapshot).into_iter().map(state).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod programs;
 use std::collections::BTreeSet;
 
 use muster_proto::{
-    model::{ClusterName, KubernetesDrain, MachineType, Now},
+    model::{ClusterName, KubernetesDrain, KubernetesSpec, MachineType, Now},
     resource::{CheckLine, CheckSection, KubernetesCheck, LineKind},
 };
 
@@ -33,6 +33,8 @@ const APPLY_RIGHTS: &str = "musterctl kubernetes rbac | kubectl apply -f -";
 const APPLY_MAINTENANCE: &str = "musterctl kubernetes rbac --with-maintenance | kubectl apply -f -";
 /// How an account gets the right to delete pods.
 const APPLY_DELETE: &str = "musterctl kubernetes rbac --with-delete | kubectl apply -f -";
+/// How an account gets the rights to apply add-ons.
+const APPLY_ADDONS: &str = "musterctl kubernetes rbac --with-addons | kubectl apply -f -";
 /// Where it says what to change for pods that can never leave.
 const UNDRAINABLE: &str = "What to change: docs/how-to/kubernetes.md, \"A machine that cannot be drained\"";
 
@@ -91,7 +93,7 @@ pub fn report(
     let sections = match looked {
         Err(failure) => vec![section("API server", vec![unasked(failure)])],
         Ok(found) => {
-            let mut sections = vec![api_server(&snapshot, found), rights(found)];
+            let mut sections = vec![api_server(&snapshot, found), rights(&snapshot, found)];
             sections.extend(control_machines(&found.control_plane));
             match &found.nodes {
                 Err(failure) => sections.push(section("Nodes", vec![unasked(failure)])),
@@ -139,7 +141,7 @@ fn api_server(snapshot: &ClusterSnapshot<'_>, found: &Inspection) -> CheckSectio
     section("API server", vec![version, identity])
 }
 
-fn rights(found: &Inspection) -> CheckSection {
+fn rights(snapshot: &ClusterSnapshot<'_>, found: &Inspection) -> CheckSection {
     let of_handshake = found.handshake.iter();
     let of_handshake = of_handshake.map(|of| (&of.missing, &MAINTENANCE_RIGHTS[..], APPLY_MAINTENANCE));
     let asked: Vec<_> = [(&found.missing, &RIGHTS[..], APPLY_RIGHTS)].into_iter().chain(of_handshake).collect();
@@ -154,6 +156,17 @@ fn rights(found: &Inspection) -> CheckSection {
         Ok(false) => {
             let line = note("the account may not delete pods: `musterctl drain-force`, the last resort, needs that");
             Some(then(line, APPLY_DELETE))
+        }
+        Err(_) => None,
+    });
+    // A cluster without add-ons does not need it.
+    let has_addons = snapshot.spec.kubernetes.as_ref().is_some_and(KubernetesSpec::has_addons);
+    lines.extend(match &found.may_apply {
+        _ if !has_addons => None,
+        Ok(true) => Some(ok("the account may apply whatever the manifests of add-ons have")),
+        Ok(false) => {
+            let line = problem("the account may not do everything, and so cannot apply the manifests of add-ons");
+            Some(then(line, APPLY_ADDONS))
         }
         Err(_) => None,
     });

@@ -59,13 +59,16 @@ pub const RIGHTS: [Right; 18] = [
 ];
 
 /// Every right of packaging/kubernetes/rbac-maintenance.yaml, which clusters with `kubernetes.maintenance` need too.
-pub const MAINTENANCE_RIGHTS: [Right; 10] = [
+pub const MAINTENANCE_RIGHTS: [Right; 13] = [
     right("list", "clustermaintenancerequests", LCM),
     right("create", "clustermaintenancerequests", LCM),
     right("delete", "clustermaintenancerequests", LCM),
     right("list", "nodemaintenancerequests", LCM),
     right("create", "nodemaintenancerequests", LCM),
     right("delete", "nodemaintenancerequests", LCM),
+    right("list", "nodedeletionrequests", LCM),
+    right("create", "nodedeletionrequests", LCM),
+    right("delete", "nodedeletionrequests", LCM),
     right("list", "clusterworkloadlocks", LCM),
     right("list", "nodeworkloadlocks", LCM),
     right("get", "customresourcedefinitions", "apiextensions.k8s.io"),
@@ -77,6 +80,9 @@ const LCM: &str = "lcm.mirantis.com";
 
 /// The right of packaging/kubernetes/rbac-delete.yaml, for an operator's word about a single pod alone.
 pub const DELETE_PODS: Right = right("delete", "pods", "");
+
+/// The right of packaging/kubernetes/rbac-addons.yaml: an add-on's manifest may have any object.
+pub const EVERYTHING: Right = right("*", "*", "*");
 
 /// The answers of an API server that belongs to the right cluster. Each part may have failed by itself.
 #[derive(Clone, Debug)]
@@ -91,6 +97,8 @@ pub struct Inspection {
     pub missing: Result<Vec<Right>, KubernetesFailure>,
     /// May it delete pods ([`DELETE_PODS`])?
     pub may_delete: Result<bool, KubernetesFailure>,
+    /// May it apply add-ons ([`EVERYTHING`])?
+    pub may_apply: Result<bool, KubernetesFailure>,
     /// The API servers of all control machines.
     pub control_plane: Result<Vec<ControlState>, KubernetesFailure>,
     /// The nodes, and what is on them.

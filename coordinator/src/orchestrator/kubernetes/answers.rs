@@ -72,6 +72,11 @@ impl Answer {
         (200..=299).contains(&self.status)
     }
 
+    /// 404 without a Status: the API server does not serve such a path (recording 20).
+    pub(crate) fn is_unserved(&self) -> bool {
+        self.status == 404 && self.status_object().is_none()
+    }
+
     /// The object in the body of a success, or the failure.
     pub(crate) fn object<T: DeserializeOwned>(&self) -> Result<T, KubernetesFailure> {
         if !self.is_success() {

@@ -12,8 +12,8 @@ use crate::facts::kubernetes::{
     ControlServer, ControlState, KubernetesFailure, KubernetesOp, KubernetesReply, SCALE_DOWN_DISABLED,
     SCALE_DOWN_IS_DISABLED,
     check::{
-        DELETE_PODS, Handshake, Inspection, MAINTENANCE_RIGHTS, NodeMarks, Nodes, Order, OrderKind, Programs, RIGHTS,
-        Right, Workload,
+        DELETE_PODS, EVERYTHING, Handshake, Inspection, MAINTENANCE_RIGHTS, NodeMarks, Nodes, Order, OrderKind,
+        Programs, RIGHTS, Right, Workload,
     },
 };
 use crate::orchestrator::kubernetes::{
@@ -58,17 +58,29 @@ pub(super) async fn inspect(
     if let Some(known) = known.filter(|known| *known != cluster_uid) {
         return Err(KubernetesFailure::another_cluster(known, &cluster_uid));
     }
-    let (version, missing, may_delete, control_plane, nodes, programs, handshake) = tokio::join!(
+    let (version, missing, may_delete, may_apply, control_plane, nodes, programs, handshake) = tokio::join!(
         within(deadline, version(client)),
         within(deadline, missing(client, &RIGHTS)),
         within(deadline, async { is_allowed(&mut client.session(), DELETE_PODS).await }),
+        within(deadline, async { is_allowed(&mut client.session(), EVERYTHING).await }),
         within(deadline, control_plane(client, agents, servers)),
         within(deadline, nodes(client, &cluster_uid)),
         programs(client, deadline),
         async { if maintenance { Some(self::maintenance(client, deadline).await) } else { None } },
     );
     let server = client.url();
-    Ok(Inspection { server, cluster_uid, version, missing, may_delete, control_plane, nodes, programs, handshake })
+    Ok(Inspection {
+        server,
+        cluster_uid,
+        version,
+        missing,
+        may_delete,
+        may_apply,
+        control_plane,
+        nodes,
+        programs,
+        handshake,
+    })
 }
 
 async fn within<T>(

@@ -14,6 +14,7 @@ use crate::facts::kubernetes::{
     SCALE_DOWN_IS_DISABLED, ScaleDown, ScaleDownBefore, daemon_sets::DaemonSets,
 };
 use crate::orchestrator::kubernetes::{
+    addons,
     daemon_sets::daemon_sets,
     handshake,
     kubeconfig::Kubeconfig,
@@ -110,10 +111,7 @@ impl KubernetesClient {
                 handshake::objects(&mut session).await
             }
             KubernetesOp::Requests { cluster_uid: known, make, remove, annotate } => {
-                let found = cluster_uid(&mut session).await?;
-                if found != *known {
-                    return Err(KubernetesFailure::another_cluster(known, &found));
-                }
+                is_cluster(&mut session, known).await?;
                 handshake::change((&self.transport, fallbacks), (make, remove, annotate)).await
             }
             KubernetesOp::DaemonSets { wanted, node } => {
@@ -124,6 +122,14 @@ impl KubernetesClient {
                 };
                 let found = daemon_sets(&mut session, wanted, nodes).await?;
                 Ok(KubernetesReply::DaemonSets { cluster_uid, found })
+            }
+            KubernetesOp::Addons { deployments } => {
+                let cluster_uid = cluster_uid(&mut session).await?;
+                Ok(KubernetesReply::Addons { cluster_uid, found: addons::look(&mut session, deployments).await? })
+            }
+            KubernetesOp::Apply { cluster_uid: known, addon } => {
+                is_cluster(&mut session, known).await?;
+                Ok(KubernetesReply::Applied(addons::apply(&mut session, addon).await?))
             }
             KubernetesOp::Event { node, reason, message, warning } => {
                 let event = event(node, reason, message, *warning);
@@ -243,6 +249,12 @@ async fn all_daemon_sets(
 ) -> Result<DaemonSets, KubernetesFailure> {
     let nodes = list(session, "/api/v1/nodes", None).await?;
     daemon_sets(session, wanted, nodes).await
+}
+
+/// Is it the cluster with this UID?
+async fn is_cluster(session: &mut Session<'_>, known: &str) -> Result<(), KubernetesFailure> {
+    let found = cluster_uid(session).await?;
+    if found == known { Ok(()) } else { Err(KubernetesFailure::another_cluster(known, &found)) }
 }
 
 /// UID of namespace `kube-system`, which identifies the cluster.

@@ -43,7 +43,7 @@ const FALLBACK_FOR: Duration = Duration::from_secs(60);
 /// Largest answer that is read, in bytes.
 pub const MAX_ANSWER: usize = 64 * 1024 * 1024;
 /// How Muster names itself; the API server's audit log and `managedFields` show it.
-const AGENT: &str = concat!("muster-coordinator/", env!("CARGO_PKG_VERSION"));
+pub(super) const AGENT: &str = concat!("muster-coordinator/", env!("CARGO_PKG_VERSION"));
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,7 @@
 //! gone; then Muster's requests about it are. Only a node that is proven to be this machine's is deleted, and a
 //! finalizer of somebody else is named, never removed.
 
-use muster_proto::{
-    model::{Blocked, MachineName, Phase, Reason, RemovalPolicy},
-    seeded_bug::seeded_bug,
-};
+use muster_proto::model::{Blocked, MachineName, Phase, Reason, RemovalPolicy};
 
 use super::RemovalStep;
 use crate::{
@@ -76,11 +73,7 @@ pub fn step(snapshot: &ClusterSnapshot<'_>, view: &MachineView<'_>, row: &Remova
             None => DepartingObject::Gone,
         },
         DepartingObject::Node { uid, .. } => {
-            // Seeded bug: a node that is being deleted is gone.
-            let is_left = |node: &&KubernetesNode| {
-                node.object.uid == *uid && !(node.deleting && seeded_bug("drop-row-before-node-gone"))
-            };
-            if nodes()?.iter().any(|node| is_left(&node)) {
+            if nodes()?.iter().any(|node| node.object.uid == *uid) {
                 return None;
             }
             DepartingObject::Gone

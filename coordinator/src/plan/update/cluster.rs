@@ -9,7 +9,7 @@ use super::{ClusterStep, DECISION_MS, disturbs, hooks, renewal, targets};
 use crate::{
     facts::{ClusterStage, DesiredState, MachineUpdate, StageRow, UpdateKind, UpdateRow},
     plan::{
-        locks,
+        addons, locks,
         safety::{self, blocked},
         snapshot::{ClusterSnapshot, MachineView},
     },
@@ -65,6 +65,9 @@ pub(super) fn cluster_step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -
             return (!update.stages.contains_key(&stage)).then_some(ClusterStep::Begin(stage));
         }
     }
+    if addons::has(snapshot, update) && !succeeded(ClusterStage::AddonsVerified) {
+        return addons::step(snapshot, update);
+    }
     // Seeded bug: end the update when its machines are done.
     let after = hooks::has(update, ClusterStage::HooksAfter) && !seeded_bug("skip-hooks-after");
     if after && !succeeded(ClusterStage::HooksAfter) {
@@ -96,7 +99,7 @@ fn is_late(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow, stage: ClusterSta
 /// What happens to an update at the deadline of this stage: an operator decides, or it was decided beforehand.
 /// Maintenance is never aborted: its end returns machines that are out of service, and only their operator knows when
 /// that is safe.
-pub(super) const fn halt(kind: UpdateKind, outcome: DeadlineOutcome, stage: ClusterStage) -> ClusterStep {
+pub(in crate::plan) const fn halt(kind: UpdateKind, outcome: DeadlineOutcome, stage: ClusterStage) -> ClusterStep {
     match outcome {
         DeadlineOutcome::Fail if !kind.takes_out() => ClusterStep::Abort(stage),
         DeadlineOutcome::Fail | DeadlineOutcome::Pause | DeadlineOutcome::Defer => ClusterStep::Pause(stage),

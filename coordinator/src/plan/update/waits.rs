@@ -10,6 +10,7 @@ use super::{
 use crate::{
     facts::{DesiredState, MachineUpdate, UpdateRow},
     plan::{
+        addons,
         blocked::in_trouble,
         safety,
         snapshot::{ClusterSnapshot, MachineView},
@@ -26,7 +27,7 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<
     if let Err(halt) = not_halted(snapshot, update) {
         let before = safety::before_update_done(snapshot).err();
         let cause = before.or_else(|| if ahead { cluster_lets(snapshot, update).err() } else { None });
-        let cause = cause.or_else(|| renewal::of_cluster(snapshot, update));
+        let cause = cause.or_else(|| of_stages(snapshot, update));
         let cause = cause.map(|cause| cause.message).or_else(|| machine_that_was_late(snapshot));
         let halt = because(halt, cause.as_deref());
         return Some(if update.desired == DesiredState::Abort { hangs_on(snapshot, update, halt) } else { halt });
@@ -35,7 +36,13 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<
         return Some(blocked);
     }
     let held = if ahead { is_open(snapshot).err() } else { None };
-    held.or_else(|| renewal::of_cluster(snapshot, update))
+    held.or_else(|| of_stages(snapshot, update))
+}
+
+/// What the stages after the machines wait for, while no machine has a part in them.
+#[must_use]
+pub fn of_stages(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<Blocked> {
+    addons::of_update(snapshot, update).or_else(|| renewal::of_cluster(snapshot, update))
 }
 
 /// A halt, and what was waited for in vain.

@@ -54,7 +54,7 @@ pub(super) fn release_machines(cluster: &ClusterUnderTest) -> Result<()> {
     stage.sample();
     fleet.apply(&stage.manifest(&fleet, 2, &["  maintenance:", "    controllers: [{name: openstack}]"]))?;
     let holds = "openstack (spec.kubernetes.maintenance.controllers) holds locks";
-    let checked = fleet.ctl(&["kubernetes", "check", "e2e"])?.exits(0)?.says(&["all 27", holds])?;
+    let checked = fleet.ctl(&["kubernetes", "check", "e2e"])?.exits(0)?.says(&["all 31", holds])?;
     let mut update = fleet.start_ctl(&["--config", "operator.toml", "update", "e2e", "--yes"], "update")?;
     let mut seen = Seen::default();
     let status = look_every(LOOK_EVERY, "the end of the update", UPDATE_MAX, || {

@@ -277,6 +277,8 @@ impl World {
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
             | KubernetesOp::DaemonSets { .. }
+            | KubernetesOp::Addons { .. }
+            | KubernetesOp::Apply { .. }
             | KubernetesOp::Event { .. } => {}
         }
         Ok(())

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::super::{
     Config,
     objects::{
-        has, has_finalizers, is_ready, is_terminating, name, namespace, number, set, set_condition, text, uid, unset,
+        has, has_finalizers, is_ready, is_terminating, list, name, namespace, number, set, set_condition, text, uid,
+        unset,
     },
     state::State,
     times,
@@ -23,6 +24,8 @@ pub(super) fn tick(state: &mut State, memory: &mut Memory, config: &Config) {
         let Some(node) = node.filter(|node| is_ready(node)) else { continue };
         if is_terminating(&pod) {
             end(state, memory, config, &pod);
+        } else if text(&pod, "/status/phase") == "Pending" && misses_image(state, &pod) {
+            // Its kubelet tries to pull it on and on.
         } else if text(&pod, "/status/phase") == "Pending" {
             let wanted = annotation(&pod, START_AFTER).and_then(|text| text.parse().ok());
             let after = wanted.map_or(config.pod_start, Duration::from_millis);
@@ -35,6 +38,11 @@ pub(super) fn tick(state: &mut State, memory: &mut Memory, config: &Config) {
             state.store.update("pods", &pod, |pod| set_ready(pod, true));
         }
     }
+}
+
+fn misses_image(state: &State, pod: &Value) -> bool {
+    let images = list(pod, "/spec/containers").iter().map(|container| text(container, "/image"));
+    images.into_iter().any(|image| state.missing_images.contains(image))
 }
 
 fn start(pod: &mut Value, host: &str) {

@@ -42,12 +42,12 @@ pub(super) fn deployments(state: &mut State) {
             report(deployment, total, counts);
             set_count(deployment, "updatedReplicas", updated);
             set_count(deployment, "unavailableReplicas", (replicas - counts).max(0));
-            let (status, reason) = if counts >= replicas {
-                ("True", "MinimumReplicasAvailable")
+            let (status, reason, message) = if counts >= replicas {
+                ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
             } else {
-                ("False", "MinimumReplicasUnavailable")
+                ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
             };
-            set_condition(deployment, "Available", status, json!({"reason": reason, "message": reason}));
+            set_condition(deployment, "Available", status, json!({"reason": reason, "message": message}));
         });
     }
 }

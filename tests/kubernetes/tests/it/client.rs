@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 /// How long a test waits for a condition.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 
 /// Wait until the condition holds.

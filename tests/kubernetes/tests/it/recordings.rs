@@ -5,10 +5,10 @@
 //! | recordings | why |
 //! |---|---|
 //! | 15-kubelet-credentials | the stand-in has no node authorizer; no client of ours has a kubelet's rights |
-//! | 23g, 23h, 24h, 30f, 30g | server-side apply, which the stand-in refuses (415) |
 //! | 60 to 69 | what Rockoon does: `rockoon.rs` replays them |
 //!
-//! The `Warning` headers of 21e and 21i are not compared: the stand-in drops unknown fields in silence.
+//! Not compared: `managedFields` of 30f, which the stand-in does not show; the `Warning` headers of 21e and 21i, for it
+//! drops unknown fields in silence.
 
 pub(crate) mod definitions;
 mod evictions;
@@ -48,7 +48,9 @@ async fn answers_match_recordings() -> Result<()> {
         objects::status_subresource,
         objects::conflicts_and_deletion,
         objects::lists,
+        objects::apply,
         nodes::cordon,
+        nodes::cordon_by_apply,
         nodes::on_delete,
         watches::events,
         watches::starts,

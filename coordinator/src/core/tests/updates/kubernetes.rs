@@ -1,5 +1,6 @@
 //! The Kubernetes drain: what is asked and changed, what waits until no pod is left, and what a node gets back.
 
+mod addons;
 mod autoscaler;
 mod checking;
 mod fixture;

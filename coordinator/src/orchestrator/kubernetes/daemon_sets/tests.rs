@@ -1,6 +1,6 @@
 use std::{fs, path::Path};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -66,9 +66,8 @@ fn selector_takes_on_delete_alone() {
 #[test]
 fn untolerated_taints_are_named() {
     let node = |name: &str, key: &str, value: &str, effect: &str| -> NodeObject {
-        let taint = serde_json::json!({"key": key, "value": value, "effect": effect});
-        serde_json::from_value(serde_json::json!({"metadata": {"name": name}, "spec": {"taints": [taint]}}))
-            .expect("a node")
+        let taint = json!({"key": key, "value": value, "effect": effect});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"taints": [taint]}})).expect("a node")
     };
     let nodes = [
         node("other", "storage", "yes", "NoSchedule"),
@@ -77,20 +76,23 @@ fn untolerated_taints_are_named() {
         node("own", "node.kubernetes.io/not-ready", "", "NoSchedule"),
         node("bare", "gone", "", "NoExecute"),
     ];
-    let tainted = |tolerations: serde_json::Value| -> Vec<String> {
+    let tainted = |tolerations: Value| -> Vec<String> {
         let mut set = set("31-ds-ondelete-first");
         set.spec.template.spec.tolerations = serde_json::from_value(tolerations).expect("tolerations");
         tainted(&set, &nodes).into_iter().map(|(node, taint)| format!("{node} {taint}")).collect()
     };
     let all = ["bare gone:NoExecute", "other storage=yes:NoSchedule", "value role=control:NoExecute"];
-    assert_eq!(tainted(serde_json::json!([])), all);
-    let some = serde_json::json!([
+    assert_eq!(tainted(json!([])), all);
+    let some = json!([
         {"key": "storage", "operator": "Exists", "effect": "NoExecute"},
         {"key": "role", "value": "worker"},
         {"key": "gone", "operator": "Exists"},
     ]);
     assert_eq!(tainted(some), all[1..]);
-    let role = serde_json::json!([{"key": "role", "operator": "Equal", "value": "control"}, {"key": "storage", "value": "yes"}]);
+    let role = json!([
+        {"key": "role", "operator": "Equal", "value": "control"},
+        {"key": "storage", "value": "yes"},
+    ]);
     assert_eq!(tainted(role), all[..1]);
-    assert!(tainted(serde_json::json!([{"operator": "Exists"}])).is_empty());
+    assert!(tainted(json!([{"operator": "Exists"}])).is_empty());
 }

@@ -117,9 +117,10 @@ fn others_stand(set: &DaemonSet, leaving: &DaemonPod) -> Result<(), Blocked> {
     if let Some((pod, is)) = away {
         let (object, node) = (&pod.pod.object, &pod.node);
         let message = format!("pod {} of DaemonSet {name} on {node} {is}", eviction::name_of(object));
+        let (namespace, pod) = (&object.namespace, &object.name);
         let clears_when = format!(
-            "it is Ready (`kubectl describe pod -n {} {}`); or, if its node is gone for good, `kubectl delete node {node}`",
-            object.namespace, object.name
+            "it is Ready (`kubectl describe pod -n {namespace} {pod}`); or, if its node is gone for good, `kubectl \
+             delete node {node}`"
         );
         return Err(waits(message, clears_when));
     }

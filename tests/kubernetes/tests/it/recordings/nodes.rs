@@ -7,7 +7,7 @@ use muster_kubernetes_stand_in::{Allowance, Config, Controller, Kubernetes};
 use serde_json::{Value, json};
 
 use super::replay::{Replay, cluster, config};
-use crate::client::{Client, MERGE, until};
+use crate::client::{APPLY, Client, MERGE, until};
 
 const DAEMON_SET: &str = "daemonsets.apps";
 const NAME: &str = "tf-vrouter-agent";
@@ -55,6 +55,24 @@ pub(crate) async fn cordon(replay: &mut Replay) -> Result<()> {
     let powerless = Client::new(&kubernetes, 0, Some("powerless"))?;
     replay.send(&powerless, "30l-cordon-no-rights").await?;
     replay.send(&client, "30m-cordon-node-gone").await?;
+    Ok(())
+}
+
+pub(crate) async fn cordon_by_apply(replay: &mut Replay) -> Result<()> {
+    let (kubernetes, client) = cluster(config())?;
+    let cordoned = replay.send(&client, "30f-cordon-ssa").await?;
+    replay.check("30f-cordon-ssa", "unschedulable", cordoned.body["spec"]["unschedulable"] == true);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-5"}});
+    let path = "/api/v1/nodes/node-5?fieldManager=muster";
+    let given_back = client.send("PATCH", path, APPLY, &node).await?;
+    replay.check("30f-cordon-ssa", "given back", given_back.body["spec"]["unschedulable"].is_null());
+    let patch = json!({"spec": {"unschedulable": true}});
+    client.send("PATCH", "/api/v1/nodes/node-5", STRATEGIC, &patch).await?;
+    let tainted = || kubernetes.object("nodes", "", "node-5").is_some_and(|node| node["spec"]["taints"].is_array());
+    until("the taint appears", tainted).await?;
+    let stays = replay.send(&client, "30g-uncordon-ssa-of-others-cordon").await?;
+    let pointers = ["/spec/unschedulable", "/spec/taints/0/key", "/spec/taints/0/effect", "/spec/taints/1"];
+    replay.fields("30g-uncordon-ssa-of-others-cordon", &stays.body, &pointers)?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use muster_kubernetes_stand_in::{Controller, Kind, Kubernetes};
 use serde_json::{Value, json};
 
 use super::replay::{Replay, adopt_uid, cluster, config};
-use crate::client::{Client, MERGE};
+use crate::client::{APPLY, Client, MERGE};
 
 const GROUP: &str = "lcm.mirantis.com";
 pub(crate) const REQUESTS: &str = "nodemaintenancerequests.lcm.mirantis.com";
@@ -109,8 +109,8 @@ pub(crate) async fn conflicts_and_deletion(replay: &mut Replay) -> Result<()> {
     ] {
         replay.send(&client, file).await?;
     }
-    // The recorded server-side apply set the scope again.
-    client.send("PATCH", &format!("{PATH}/node-2"), MERGE, &json!({"spec": {"scope": "os"}})).await?;
+    let applied = replay.send(&client, "24h-ssa-while-terminating").await?;
+    replay.fields("24h-ssa-while-terminating", &applied.body, &["/spec", "/metadata/labels"])?;
     kubernetes.put(REQUESTS, "", json!({"metadata": {"name": "x7"}, "spec": spec}))?;
     kubernetes.put(REQUESTS, "", json!({"metadata": {"name": "x8"}, "spec": spec}))?;
     for file in [
@@ -126,6 +126,24 @@ pub(crate) async fn conflicts_and_deletion(replay: &mut Replay) -> Result<()> {
             replay.check(file, "another uid", answer.body["metadata"]["uid"] != uid);
         }
     }
+    Ok(())
+}
+
+pub(crate) async fn apply(replay: &mut Replay) -> Result<()> {
+    let (kubernetes, client) = cluster(config())?;
+    serve(&kubernetes);
+    let created = replay.send(&client, "23g-ssa-create").await?;
+    replay.fields("23g-ssa-create", &created.body, &["/spec"])?;
+    replay.send(&client, "23h-ssa-conflict").await?;
+    // The same by force, and the first manager has lost the field.
+    let forced = replay.recording("23h-ssa-conflict")?["request"].clone();
+    let path = format!("{PATH}/ssa?fieldManager=other&force=true");
+    let answer = client.send("PATCH", &path, APPLY, &forced["body"]).await?;
+    replay.check("23h-ssa-conflict", "the same by force", answer.status == 200);
+    let first = replay.recording("23g-ssa-create")?["request"].clone();
+    let path = format!("{PATH}/ssa?fieldManager=muster");
+    let answer = client.send("PATCH", &path, APPLY, &first["body"]).await?;
+    replay.check("23h-ssa-conflict", "a conflict the other way round", answer.status == 409);
     Ok(())
 }
 

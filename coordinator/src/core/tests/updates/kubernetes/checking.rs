@@ -32,6 +32,7 @@ fn inspection(fleet: &Fleet, kubernetes: &Kubernetes) -> Inspection {
         version: Ok("v1.36.2".to_owned()),
         missing: Ok(Vec::new()),
         may_delete: Ok(true),
+        may_apply: Ok(true),
         control_plane: Ok(servers.into_iter().map(healthy).collect()),
         nodes: Ok(Nodes { load: ClusterLoad { cluster_uid, nodes, daemon_sets: None }, marks: Vec::new() }),
         programs: Programs::default(),
@@ -113,8 +114,8 @@ fn check_names_missing_rights_of_handshake() {
         let found = Inspection { handshake: Some(handshake), ..inspection(&fleet, &kubernetes) };
         lines(&report(&fleet, Ok(found)), "Rights")
     };
-    assert!(texts(&with(&[]), LineKind::Ok).contains(&"the account has all 27"));
-    let rights = with(&MAINTENANCE_RIGHTS[7..9]);
+    assert!(texts(&with(&[]), LineKind::Ok).contains(&"the account has all 31"));
+    let rights = with(&MAINTENANCE_RIGHTS[10..12]);
     let expected = [
         "missing: list nodeworkloadlocks.lcm.mirantis.com",
         "missing: get customresourcedefinitions.apiextensions.k8s.io",

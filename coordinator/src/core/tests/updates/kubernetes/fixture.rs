@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_proto::model::{
-    EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, OnDeleteDaemonSets, SecretName,
+    AddonDeployment, EtcdProbe, HostFacts, KubeconfigSource, KubernetesDrain, KubernetesSpec, OnDeleteDaemonSets,
+    SecretName,
 };
 
 use super::*;
@@ -15,6 +16,7 @@ use crate::{
         kubernetes::{
             Budget, ControlServer, ControlState, Deletion, EtcdState, Eviction, KubernetesFailure, KubernetesNode,
             KubernetesOp, KubernetesReply, NodeLoad, NodeRef, Pod, PodRef, ScaleDown,
+            addons::DeploymentState,
             daemon_sets::{DaemonSet, DaemonSets},
         },
     },
@@ -67,6 +69,10 @@ pub(super) struct Kubernetes {
     pub(super) available: Option<i64>,
     /// The lists of DaemonSets, each with the only node that it asked for.
     pub(super) looks: Vec<Option<String>>,
+    /// Its Deployments.
+    pub(super) deployments: BTreeMap<AddonDeployment, DeploymentState>,
+    /// What the Deployment of an add-on is when that was applied, by the content of its manifest.
+    pub(super) manifests: BTreeMap<String, (AddonDeployment, DeploymentState)>,
     /// Its workload locks.
     pub(super) locks: Vec<LockObject>,
     /// Events on nodes, as text.
@@ -147,6 +153,8 @@ impl Kubernetes {
             daemon_sets: DaemonSets::default(),
             available: None,
             looks: Vec::new(),
+            deployments: BTreeMap::new(),
+            manifests: BTreeMap::new(),
             locks: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
@@ -202,15 +210,10 @@ impl Kubernetes {
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete(pod))),
             KubernetesOp::DeleteNode { name, uid } => self.delete_node(name, uid),
             KubernetesOp::ControlPlane { servers } => {
-                let lacks = |server: &ControlServer| self.down.contains(&server.hostname).then(|| "etcd".to_owned());
-                let servers = servers.iter().map(|server| ControlState {
-                    server: server.clone(),
-                    lacks: lacks(server),
-                    etcd: self.etcd(server),
-                });
-                Ok(KubernetesReply::ControlPlane { cluster_uid, servers: servers.collect() })
+                Ok(KubernetesReply::ControlPlane { cluster_uid, servers: self.control_plane(servers) })
             }
             KubernetesOp::Handshake { define: false } if self.lists_none => {
+                self.lists += 1;
                 Err(KubernetesFailure::NotFound("the server could not find the requested resource".to_owned()))
             }
             KubernetesOp::Handshake { .. } => {
@@ -218,35 +221,15 @@ impl Kubernetes {
                 let objects = HandshakeObjects { requests: self.requests.clone(), locks: self.locks.clone() };
                 Ok(KubernetesReply::Handshake { cluster_uid, objects })
             }
-            KubernetesOp::Requests { make, remove, annotate, .. } => {
-                if let Some(failure) = &self.refused {
-                    return Err(failure.clone());
-                }
-                let says = |node: &NodeAnnotations| format!("annotate {} {:?}", node.node, node.values);
-                self.log.extend(annotate.iter().map(says));
-                make.iter().for_each(|new| self.make(new));
-                remove.iter().for_each(|old| self.remove(old));
-                let refused = |node: &&NodeAnnotations| self.unannotated.contains(&node.node);
-                let failure = || KubernetesFailure::Other("the webhook denied the request".to_owned());
-                let not_annotated = annotate.iter().filter(refused).map(|wanted| (wanted.node.clone(), failure()));
-                let not_annotated: Vec<_> = not_annotated.collect();
-                for wanted in annotate.iter().filter(|wanted| !self.unannotated.contains(&wanted.node)) {
-                    self.annotations.insert(wanted.node.clone(), wanted.values.clone());
-                }
-                Ok(KubernetesReply::Changed { failure: None, not_annotated })
-            }
+            KubernetesOp::Requests { make, remove, annotate, .. } => self.change_requests(make, remove, annotate),
             KubernetesOp::DaemonSets { wanted, node } => {
-                let asked = |known: &&KubernetesNode| node.as_ref().is_none_or(|name| known.object.name == *name);
-                let nodes = self.nodes.values().filter(asked).cloned().collect();
-                let is_of = |set: &str, wanted: &OnDeleteDaemonSets| set.starts_with(&format!("{}/", wanted.namespace));
-                let has =
-                    |wanted: &OnDeleteDaemonSets| self.daemon_sets.sets.iter().any(|set| is_of(&set.name, wanted));
-                let unmatched = wanted.iter().filter(|wanted| !has(wanted)).cloned().collect();
-                let mut found = DaemonSets { nodes, unmatched, ..self.daemon_sets.clone() };
-                found.sets.iter_mut().for_each(|set| self.count_available(set));
-                self.looks.push(node.clone());
-                Ok(KubernetesReply::DaemonSets { cluster_uid, found })
+                Ok(KubernetesReply::DaemonSets { cluster_uid, found: self.list_daemon_sets(wanted, node.as_ref()) })
             }
+            KubernetesOp::Addons { deployments } => {
+                let found = deployments.iter().map(|name| (name.clone(), self.deployments.get(name).cloned()));
+                Ok(KubernetesReply::Addons { cluster_uid, found: found.collect() })
+            }
+            KubernetesOp::Apply { addon, .. } => self.apply(addon),
             KubernetesOp::Event { node, reason, .. } => {
                 self.events.push(format!("{}: {reason}", node.name));
                 Ok(KubernetesReply::Done)
@@ -254,9 +237,55 @@ impl Kubernetes {
         }
     }
 
+    fn change_requests(
+        &mut self,
+        make: &[NewRequest],
+        remove: &[OldRequest],
+        annotate: &[NodeAnnotations],
+    ) -> Result<KubernetesReply, KubernetesFailure> {
+        if let Some(failure) = &self.refused {
+            return Err(failure.clone());
+        }
+        let says = |node: &NodeAnnotations| format!("annotate {} {:?}", node.node, node.values);
+        self.log.extend(annotate.iter().map(says));
+        make.iter().for_each(|new| self.make(new));
+        remove.iter().for_each(|old| self.remove(old));
+        let refused = |node: &&NodeAnnotations| self.unannotated.contains(&node.node);
+        let failure = || KubernetesFailure::Other("the webhook denied the request".to_owned());
+        let not_annotated = annotate.iter().filter(refused).map(|wanted| (wanted.node.clone(), failure()));
+        let not_annotated: Vec<_> = not_annotated.collect();
+        for wanted in annotate.iter().filter(|wanted| !self.unannotated.contains(&wanted.node)) {
+            self.annotations.insert(wanted.node.clone(), wanted.values.clone());
+        }
+        Ok(KubernetesReply::Changed { failure: None, not_annotated })
+    }
+
+    fn list_daemon_sets(&mut self, wanted: &[OnDeleteDaemonSets], node: Option<&String>) -> DaemonSets {
+        self.looks.push(node.cloned());
+        let asked = |known: &&KubernetesNode| node.is_none_or(|name| known.object.name == *name);
+        let nodes = self.nodes.values().filter(asked).cloned().collect();
+        let is_of =
+            |set: &DaemonSet, wanted: &OnDeleteDaemonSets| set.name.starts_with(&format!("{}/", wanted.namespace));
+        let has = |wanted: &OnDeleteDaemonSets| self.daemon_sets.sets.iter().any(|set| is_of(set, wanted));
+        let unmatched = wanted.iter().filter(|wanted| !has(wanted)).cloned().collect();
+        let mut found = DaemonSets { nodes, unmatched, ..self.daemon_sets.clone() };
+        found.sets.iter_mut().for_each(|set| self.count_available(set));
+        found
+    }
+
     fn count_available(&self, set: &mut DaemonSet) {
         let ready = set.pods.iter().filter(|pod| pod.ready && pod.pod.deletion_s.is_none()).count();
         set.available = self.available.unwrap_or(i64::try_from(ready).expect("few"));
+    }
+
+    fn control_plane(&self, servers: &[ControlServer]) -> Vec<ControlState> {
+        let lacks = |server: &ControlServer| self.down.contains(&server.hostname).then(|| "etcd".to_owned());
+        let state = |server: &ControlServer| ControlState {
+            server: server.clone(),
+            lacks: lacks(server),
+            etcd: self.etcd(server),
+        };
+        servers.iter().map(state).collect()
     }
 
     fn make(&mut self, new: &NewRequest) {
@@ -479,8 +508,15 @@ pub(super) fn at_rest_with(change: impl FnOnce(&mut KubernetesSpec)) -> Fleet {
     fleet.ask(create).expect("made");
     let mut spec = (**fleet.core.facts().spec(&cluster()).expect("applied")).clone();
     let (source, drain) = (KubeconfigSource::Secret(name), KubernetesDrain::default());
-    let mut kubernetes =
-        KubernetesSpec { source, drain, etcd: Some(probe()), maintenance: None, on_delete: Vec::new() };
+    let mut kubernetes = KubernetesSpec {
+        source,
+        drain,
+        etcd: Some(probe()),
+        maintenance: None,
+        on_delete: Vec::new(),
+        helm_controller: None,
+        addons: Vec::new(),
+    };
     change(&mut kubernetes);
     spec.kubernetes = Some(kubernetes);
     fleet.ask(apply(spec, &[])).expect("applies");

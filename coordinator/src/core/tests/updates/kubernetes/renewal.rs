@@ -366,8 +366,9 @@ fn plan_warns_of_budget_that_never_allows() {
 
 #[test]
 fn plan_warns_of_daemon_sets_that_are_not_found() {
-    let none = "no DaemonSet of update strategy OnDelete is as spec.kubernetes.onDelete says: none is renewed";
-    assert_eq!(warned(Ok(DaemonSets::default())), [none]);
+    let none = "no DaemonSet of update strategy OnDelete is as spec.kubernetes.onDelete says (namespace tf): the \
+                update would wait for one at its end";
+    assert_eq!(warned(Ok(DaemonSets { unmatched: vec![selector()], ..DaemonSets::default() })), [none]);
     let forbidden = KubernetesFailure::Forbidden("daemonsets is forbidden".to_owned());
     let warnings = warned(Err(forbidden.clone()));
     assert_eq!(warnings, [format!("the DaemonSets whose pods are renewed cannot be listed: {forbidden}")]);

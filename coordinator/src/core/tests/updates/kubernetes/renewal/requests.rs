@@ -1,9 +1,12 @@
 //! The renewal with the maintenance handshake as custom resources: nothing is evicted without a request about its node.
 
-use muster_proto::model::MaintenanceObjects;
+use muster_proto::model::{Blocked, MaintenanceObjects};
 
 use super::*;
-use crate::facts::handshake::{LockObject, Subject};
+use crate::{
+    facts::handshake::{LockObject, Subject},
+    plan::handshake,
+};
 
 /// All workers are at the new release, and the template changed meanwhile. `all`: the control machines are disturbed in
 /// that update too.
@@ -114,4 +117,17 @@ fn node_renamed_in_turn_is_requested_anew() {
     kubernetes.locks = vec![lock("renamed")];
     fleet.live(&mut kubernetes, 70);
     is_held_by_lock(&mut fleet, &mut kubernetes, "renamed");
+}
+
+/// A machine that was Ready has a node: while that is unknown, nothing is requested and nothing is granted.
+#[test]
+fn unknown_node_is_no_consent() {
+    let fleet = at_rest_with(|spec| spec.maintenance = Some(MaintenanceObjects::default()));
+    let unclear = |blocked: Option<Blocked>| blocked.map(|blocked| blocked.reason.to_string());
+    let (asked, stands) = fleet.look("control-1", |snapshot, view| {
+        let asked = handshake::may_request(snapshot, Some(&view.row.name)).err();
+        (unclear(asked), unclear(handshake::stands(snapshot, Some(view.row)).err()))
+    });
+    let expected = Some("KubernetesNodeUnclear");
+    assert_eq!((asked.as_deref(), stands.as_deref()), (expected, expected));
 }
