@@ -89,6 +89,8 @@ pub(crate) enum Event {
     Operate,
     /// An application controller reads the requests.
     Controller(usize),
+    /// An application controller in Kubernetes looks there.
+    ObjectController(usize),
     /// The coordinator notices that a session is gone.
     NoticeGone(MachineId, u64),
     /// This swarm call, made for this machine, has timed out.

@@ -154,11 +154,16 @@ macro_rules! kubernetes_bugs {
 
 kubernetes_bugs! {
     accepted_is_gone: "accepted-is-gone" by "pods", last at 11;
+    annotate_foreign: "annotate-foreign" by "annotation", last at 68;
+    answer_before_request_object: "answer-before-request-object" by "consent", last at 349;
+    believe_controller_that_cannot_see: "believe-controller-that-cannot-see" by "consent", last at 306;
+    best_of_two_objects: "best-of-two-objects" by "consent", last at 513;
     believe_another_cluster: "believe-another-cluster" by "node" | "pods" | "undrainable", last at 38;
     cordon_against_operator: "cordon-against-operator" by "cordon", last at 709;
     cordon_over_shared_budget: "cordon-over-shared-budget" by "shared", last at 40;
     cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 40;
     delete_node_without_uid: "delete-node-without-uid" by "node", last at 0;
+    delete_request_without_uid: "delete-request-without-uid" by "request", last at 117;
     delete_without_word: "delete-without-word" by "forced", last at 0;
     evict_daemon_set_pods: "evict-daemon-set-pods" by "eviction", last at 1;
     evict_finished_pods: "evict-finished-pods" by "eviction", last at 0;
@@ -172,14 +177,20 @@ kubernetes_bugs! {
     ignore_api_servers: "ignore-api-servers" by "controls", last at 387;
     ignore_boot_id: "ignore-boot-id" by "back" | "node", last at 1;
     ignore_keep_cordoned: "ignore-keep-cordoned" by "cordon", last at 85;
+    ignore_silent_object_controller: "ignore-silent-object-controller" by "consent", last at 219;
     ignore_unknown_cordons: "ignore-unknown-cordons" by "cordon", last at 983;
     ignore_volumes: "ignore-volumes" by "pods", last at 15;
     keep_scale_down_disabled: "keep-scale-down-disabled" by "cordon", last at 0;
+    leave_annotations: "leave-annotations" by "annotation", last at 7;
+    leave_request_objects: "leave-request-objects" by "request", last at 19;
     leave_cordoned: "leave-cordoned" by "cordon", last at 1;
     list_before_cordon: "list-before-cordon" by "pods", last at 202;
+    native_lock_by_object: "native-lock-by-object" by "4", last at 75;
     no_settle_after_cordon: "no-settle-after-cordon" by "cordon", last at 350;
     no_preflight: "no-preflight" by "undrainable", last at 22;
     owed_before_ready: "owed-before-ready" by "back", last at 31;
+    remove_foreign_request: "remove-foreign-request" by "request", last at 19;
+    remove_request_early: "remove-request-early" by "request", last at 7;
     swarm_before_kubernetes: "swarm-before-kubernetes" by "order", last at 36;
     uncordon_before_ready: "uncordon-before-ready" by "back", last at 1;
 }

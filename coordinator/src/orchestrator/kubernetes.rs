@@ -12,7 +12,7 @@ mod handshake;
 pub mod kubeconfig;
 mod list;
 mod load;
-mod node_annotations;
+pub mod node_annotations;
 mod objects;
 mod selector;
 #[cfg(test)]

@@ -5,7 +5,10 @@ mod removing;
 
 use std::collections::BTreeMap;
 
-use muster_proto::model::{Blocked, ClusterName, MachineName, MaintenanceObjects, ObjectController, Reason};
+use muster_proto::{
+    model::{Blocked, ClusterName, MachineName, MaintenanceObjects, ObjectController, Reason},
+    seeded_bug::seeded_bug,
+};
 
 use super::{
     drain::kubernetes::{self, FRESH_MS, SETTLE_MS},
@@ -234,7 +237,7 @@ fn to_annotate(snapshot: &ClusterSnapshot<'_>) -> Vec<NodeAnnotations> {
         rows.any(|row| (row.needs_review || row.has_left_kubernetes()) && row.kubernetes_node.as_deref() == Some(node))
     };
     let is_done = |node: &str, values: &BTreeMap<String, String>| match put.get(node) {
-        Some(put) => put.confirmed && put.values == *values,
+        Some(put) => (put.confirmed && put.values == *values) || (values.is_empty() && seeded_bug("leave-annotations")),
         None => values.is_empty(),
     };
     let due = wanted.into_iter().filter(|(node, values)| !is_done(node, values) && !rests(node));
@@ -406,6 +409,10 @@ pub fn stands<'a>(
     row: Option<&MachineRow>,
 ) -> Result<Option<(&'a RequestObject, StandingRequest)>, Blocked> {
     let Some(subject) = known_subject(snapshot, row)? else { return Ok(None) };
+    // Seeded bug: take locks for an answer before the request is there.
+    if seeded_bug("answer-before-request-object") {
+        return Ok(None);
+    }
     stands_as(snapshot, row, &subject, standing(snapshot, row))
 }
 
@@ -442,7 +449,7 @@ pub fn lets_delete(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(
     let standing = row.update.as_ref().and_then(|mine| mine.standing_deletion.clone());
     let Some((request, _)) = stands_as(snapshot, Some(row), &subject, standing)? else { return Ok(()) };
     takers(snapshot, row).try_for_each(|controller| match marks(snapshot, controller).1 {
-        Some(handled) => is_handled(controller, request, handled),
+        Some(handled) => is_handled(snapshot, controller, request, handled),
         None => settles(snapshot, controller, first_seen(snapshot, request)),
     })
 }
@@ -643,6 +650,10 @@ pub fn is_without_lock(
     let key = label.split_once('=').map_or(label, |(key, _)| key);
     let unlabel = format!("`kubectl label node {node} {key}-`");
     has_answered(snapshot, controller, request, &format!(", and {unlabel}"))?;
+    // Seeded bug: believe a controller that does not know its node.
+    if seeded_bug("believe-controller-that-cannot-see") {
+        return Ok(());
+    }
     Err(blocked(
         Reason::ControllerCannotSee,
         format!("Error: {controller} has no NodeWorkloadLock for node {node}, which has its label {label}"),
@@ -721,6 +732,10 @@ fn has_answered(
     let (finalizer, handled) = marks(snapshot, controller);
     let Some(finalizer) = finalizer else { return settles(snapshot, controller, first_seen(snapshot, request)) };
     let kind = kind(&request.subject);
+    // Seeded bug: take the silence of a controller that has not seen the request for consent.
+    if seeded_bug("ignore-silent-object-controller") {
+        return Ok(());
+    }
     if !request.finalizers.iter().any(|known| known == finalizer) {
         let is_declared = declared(snapshot).any(|declared| declared.name == controller);
         let undeclare =
@@ -734,7 +749,7 @@ fn has_answered(
         ));
     }
     match handled {
-        Some(handled) => is_handled(controller, request, handled),
+        Some(handled) => is_handled(snapshot, controller, request, handled),
         None => {
             let key = (request.uid.clone(), finalizer.to_owned());
             let since = look(snapshot).and_then(|look| look.finalizers.get(&key)).copied();
@@ -743,16 +758,22 @@ fn has_answered(
     }
 }
 
-/// Has the controller put its annotation on the request, as it does when it is through with it?
-fn is_handled(controller: &str, request: &RequestObject, handled: &str) -> Result<(), Blocked> {
+/// Has the controller put its annotation on the request, as it does when it is through with it? One that takes longer
+/// than to make a lock is waited for as for a lock, with its deadline.
+fn is_handled(
+    snapshot: &ClusterSnapshot<'_>,
+    controller: &str,
+    request: &RequestObject,
+    handled: &str,
+) -> Result<(), Blocked> {
     if request.annotations.iter().any(|known| known == handled) {
         return Ok(());
     }
-    let kind = kind(&request.subject);
+    let is_late = first_seen(snapshot, request).is_some_and(|since| is_settled(snapshot, since));
     Err(blocked(
-        Reason::LocksSettling,
-        format!("{controller} has not handled {kind} {} yet", request.name),
-        format!("its annotation {handled} is there, or its lock"),
+        if is_late { Reason::LocksActive } else { Reason::LocksSettling },
+        format!("{controller} has not handled {} {} yet", kind(&request.subject), request.name),
+        format!("its annotation {handled} is there, or its lock (is it running?)"),
     ))
 }
 

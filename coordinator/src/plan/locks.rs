@@ -255,7 +255,14 @@ pub fn inactive(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>, reques
         (Some(_), Some(standing)) => standing.revision,
         _ => request.revision,
     };
-    let answers = |lock: &&LockRow| lock.state == LockState::Inactive && lock.revision > asked(lock);
+    let answered = |lock: &LockRow| lock.state == LockState::Inactive && lock.revision > asked(lock);
+    // Seeded bugs: let a lock in Kubernetes answer for one that its controller registered, or for another object.
+    let by_another = |lock: &LockRow| {
+        let bug = if lock.object.is_some() { "best-of-two-objects" } else { "native-lock-by-object" };
+        let mut others = of(snapshot, node).filter(|other| other.key.controller == lock.key.controller);
+        seeded_bug(bug) && others.any(|other| other.object.is_some() && answered(other))
+    };
+    let answers = |lock: &&LockRow| answered(lock) || by_another(lock);
     let open: Vec<&LockRow> = of(snapshot, node).filter(|lock| !answers(lock)).collect();
     if open.is_empty() {
         return Ok(());

@@ -86,6 +86,32 @@ impl Watcher {
         self.violation("shared", format!("{node} is cordoned, and {other} is being drained of pods of {app} as well"))
     }
 
+    /// `consent`: rule 4. A machine is disturbed, or goes out of service, only while every controller in the cluster
+    /// consents to the request that stands there.
+    pub fn not_everybody_consents(&self, name: &MachineName, why: &str) -> Violation {
+        self.violation("consent", format!("{name} is disturbed, and {why}"))
+    }
+
+    /// `request`: a request that stands for an open one is not removed.
+    pub fn request_goes_early(&self, name: &MachineName, uid: &str) -> Violation {
+        self.violation("request", format!("request {uid} is removed, and the maintenance of {name} is not over"))
+    }
+
+    /// `request`: nobody else's request is removed.
+    pub fn removes_foreign_request(&self, uid: &str) -> Violation {
+        self.violation("request", format!("request {uid} is removed, and Muster did not make it"))
+    }
+
+    /// `request`: none of ours is left at the end.
+    pub fn request_is_left(&self, request: &str) -> Violation {
+        self.violation("request", format!("everything is over, and there is {request}"))
+    }
+
+    /// `annotation`: rule 9. At the end nodes have the annotations that their operators want.
+    pub fn annotations_are_not_as_they_were(&self, node: &str, detail: &str) -> Violation {
+        self.violation("annotation", format!("node {node} {detail}"))
+    }
+
     /// `node`: only the machine's own node is changed. None: it is gone.
     pub fn is_own_node(&self, about: &MachineName, machine: Option<&MachineName>) -> Checked {
         match machine.filter(|machine| *machine != about) {

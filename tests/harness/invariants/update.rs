@@ -87,7 +87,8 @@ impl Watcher {
     pub fn updates_are_right(&mut self, facts: &Facts, guards: &Guards, now: Now) -> Checked {
         self.seen.step += 1;
         let step = self.seen.step;
-        let inactive = facts.locks.values().filter(|lock| lock.state == LockState::Inactive);
+        let native = facts.locks.values().filter(|lock| lock.object.is_none());
+        let inactive = native.filter(|lock| lock.state == LockState::Inactive);
         let inactive: BTreeSet<&LockKey> = inactive.map(|lock| &lock.key).collect();
         self.seen.inactive.retain(|key, _| inactive.contains(key));
         let failed = |key: &LockKey| facts.locks.get(key).is_some_and(|lock| lock.state == LockState::Failed);
@@ -240,7 +241,8 @@ impl Watcher {
         };
         let cluster = self.seen.requests.get(&None).map(|(step, _)| *step);
         let Some(cluster_asked) = cluster else { return wrong("and none for the cluster".to_owned()) };
-        for lock in facts.locks.values() {
+        // Those in Kubernetes are held to what is true there.
+        for lock in facts.locks.values().filter(|lock| lock.object.is_none()) {
             let asked = match &lock.key.node {
                 Some(node) if *node == row.name => *asked,
                 None if !self.seen.permitted.contains_key(&row.name) => cluster_asked,
@@ -253,7 +255,7 @@ impl Watcher {
         }
         let held = |guard: &String| {
             let mut locks = facts.locks.keys();
-            locks.any(|key| key.controller == *guard && key.node.as_ref() == Some(&row.name))
+            locks.any(|key| key.uid.is_none() && key.controller == *guard && key.node.as_ref() == Some(&row.name))
         };
         let had_time = |since: &Option<u64>| since.is_some_and(|since| now.mono_ms >= asked_at.max(&since) + LATE_MS);
         if let Some((silent, since)) = guards.iter().find(|(guard, since)| !held(guard) && !had_time(since)) {

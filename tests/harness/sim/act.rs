@@ -50,6 +50,7 @@ impl World {
             Event::Decide => self.decide()?,
             Event::Operate => self.operate()?,
             Event::Controller(index) => self.look(index)?,
+            Event::ObjectController(n) => self.object_controller_looks(n),
             Event::NoticeGone(id, session) => {
                 if self.sessions.get(&id) == Some(&session) {
                     self.sessions.remove(&id);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use muster_coordinator::{
     core::{Input, LockCommand},
     documents,
-    facts::{Facts, LockKey},
+    facts::{Facts, LockKey, LockRow},
 };
 use muster_proto::model::{LockState, MachineName};
 
@@ -117,7 +117,8 @@ impl World {
 
     /// A controller that finds none of its locks registers again: the store was put back to before they were made.
     fn register_again(&mut self, index: usize, name: &str) -> Result<(), Violation> {
-        let lost = self.facts().is_some_and(|facts| facts.locks.keys().all(|key| key.controller != name));
+        let lost =
+            self.facts().is_some_and(|facts| facts.locks.keys().all(|key| key.uid.is_some() || key.controller != name));
         if lost {
             self.count("a controller registered again");
             self.register(index)?;
@@ -208,7 +209,7 @@ impl World {
     /// A controller revokes its consent for a machine that it had released.
     fn take_back(&mut self, controller: &str) -> Result<(), Violation> {
         let inactive = self.facts().and_then(|facts| {
-            let mine = facts.locks.values().filter(|lock| lock.key.controller == controller);
+            let mine = native(facts, controller);
             mine.filter(|lock| lock.state == LockState::Inactive).map(|lock| lock.key.clone()).next()
         });
         let Some(LockKey { node: machine, .. }) = inactive else { return Ok(()) };
@@ -274,6 +275,7 @@ impl World {
         for controller in &mut self.controllers {
             (controller.dead, controller.away_until) = (false, 0);
         }
+        self.object_controllers_behave();
     }
 
     /// Controllers that guard machines, including those that are away.
@@ -296,6 +298,12 @@ pub(crate) fn word(node: Option<&MachineName>, state: LockState, release: &str) 
     }
 }
 
+/// The locks that this controller has registered: one in Kubernetes may have its name.
+fn native<'a>(facts: &'a Facts, controller: &'a str) -> impl Iterator<Item = &'a LockRow> {
+    let registered = facts.locks.values().map(|lock| &**lock).filter(|lock| lock.object.is_none());
+    registered.filter(move |lock| lock.key.controller == controller)
+}
+
 /// Coming releases by machine; the cluster's own is under the empty name.
 fn coming(facts: &Facts) -> BTreeMap<String, String> {
     let cluster = manifest::cluster_name();
@@ -309,7 +317,7 @@ fn old_release(facts: &Facts, controller: &Controller) -> Option<LockCommand> {
         return None;
     }
     let coming = coming(facts);
-    let mine = facts.locks.values().filter(|lock| lock.key.controller == controller.name);
+    let mine = native(facts, &controller.name);
     mine.filter(|lock| lock.state == LockState::Inactive).find_map(|lock| {
         let node = lock.key.node.as_ref();
         let release = coming.get(node.map_or("", MachineName::as_str))?;
@@ -320,7 +328,7 @@ fn old_release(facts: &Facts, controller: &Controller) -> Option<LockCommand> {
 /// Does this controller withhold waiting machines because its limit of released machines is reached?
 fn withholds(facts: &Facts, controller: &Controller) -> bool {
     let Some(most) = controller.partial_limit() else { return false };
-    let mine = || facts.locks.values().filter(|lock| lock.key.controller == controller.name);
+    let mine = || native(facts, &controller.name);
     let nodes = || mine().filter_map(|lock| Some((lock.key.node.as_ref()?, lock.state)));
     let away = nodes().filter(|(_, state)| *state == LockState::Inactive).count();
     let waits = |node: &MachineName| {

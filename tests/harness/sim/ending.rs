@@ -118,6 +118,7 @@ impl World {
                 Event::Decide
                     | Event::Operate
                     | Event::Controller(_)
+                    | Event::ObjectController(_)
                     | Event::NoticeGone(..)
                     | Event::QuestionSilent(_)
                     | Event::KubernetesAsked(_)

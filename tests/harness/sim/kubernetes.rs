@@ -5,6 +5,7 @@
 mod checks;
 mod cluster;
 mod forcing;
+mod handshake;
 mod operators;
 mod removing;
 mod server;
@@ -19,6 +20,7 @@ use muster_coordinator::{
     core::{About, Core, Input, KubernetesQuestion},
     facts::{
         Facts,
+        handshake::HandshakeObjects,
         kubernetes::{
             ControlServer, ControlState, Deletion, EtcdState, Eviction, EvictionAnswer, KubernetesFailure,
             KubernetesNode, KubernetesOp, KubernetesReply, NodeLoad, PodRef,
@@ -32,6 +34,7 @@ use muster_proto::model::{
 use super::{Event, Plan, World, machine::Machine, manifest};
 use crate::{invariants::Violation, rng::Rng};
 use cluster::{Cluster, Node};
+use handshake::Handshake;
 use server::Evicted;
 
 /// Timeout of the coordinator's questions.
@@ -40,7 +43,7 @@ const TIMEOUT_MS: u64 = 10_000;
 const LATE_MS: u64 = 60_000;
 /// Permille of cordons that are carried out late while there are faults.
 const LATE_CORDONS_PERMILLE: u64 = 300;
-/// The same of the ends of cordons.
+/// The same of the ends of cordons, and of changes of requests.
 const LATE_PERMILLE: u64 = 80;
 /// Permille of cordons just before which another pod is bound to the node, while there are faults.
 const BINDS_PERMILLE: u64 = 200;
@@ -69,6 +72,8 @@ pub(crate) struct SimKubernetes {
     absent_until: BTreeMap<usize, u64>,
     /// What operators said of single pods.
     words: forcing::Words,
+    /// The maintenance handshake there. None: the cluster has none.
+    handshake: Option<Handshake>,
     /// Observations of its invariants.
     seen: checks::Seen,
 }
@@ -89,6 +94,7 @@ struct Call {
     about: About,
     number: u64,
     op: KubernetesOp,
+    asked_at: u64,
     /// The coordinator that awaits the answer.
     epoch: Epoch,
     /// Its answer never comes.
@@ -101,6 +107,8 @@ struct Call {
 impl SimKubernetes {
     /// A cluster that has yet to be founded, and its settings in the manifest.
     pub(crate) fn new(mut dice: Rng) -> (Self, KubernetesSpec) {
+        let handshake = Handshake::of_world(&dice);
+        let maintenance = handshake.as_ref().map(Handshake::section);
         let drain = KubernetesDrain {
             unmanaged_pods: if dice.permille(300) { UnmanagedPods::Delete } else { UnmanagedPods::Keep },
             keep_local_storage: dice.permille(300),
@@ -120,6 +128,7 @@ impl SimKubernetes {
             installed: BTreeSet::new(),
             absent_until: BTreeMap::new(),
             words,
+            handshake,
             seen: checks::Seen::default(),
         };
         (
@@ -128,7 +137,7 @@ impl SimKubernetes {
                 source: KubeconfigSource::Secret(manifest::secret_name(MachineType::Control)),
                 drain,
                 etcd: Some(probe()),
-                maintenance: None,
+                maintenance,
                 on_delete: Vec::new(),
                 helm_controller: None,
                 addons: Vec::new(),
@@ -227,6 +236,15 @@ fn control_plane(cluster: &Cluster, cluster_uid: String, servers: &[ControlServe
     KubernetesReply::ControlPlane { cluster_uid, servers: servers.iter().map(state).collect() }
 }
 
+/// A node with the labels of controllers.
+fn labelled(handshake: Option<&Handshake>, node: &Node) -> KubernetesNode {
+    let shown = node.shown();
+    match handshake {
+        Some(handshake) => handshake.label(shown),
+        None => shown,
+    }
+}
+
 /// The same objects in another cluster: names and boots agree, UIDs differ.
 fn foreign(node: &Node) -> KubernetesNode {
     let mut shown = node.shown();
@@ -255,6 +273,7 @@ impl World {
         if let Some(kubernetes) = &mut self.kubernetes {
             kubernetes.cluster.deploy();
             self.count("a Kubernetes was founded");
+            self.start_object_controllers();
         }
     }
 
@@ -277,12 +296,12 @@ impl World {
         self.question_is_right(&question)?;
         let KubernetesQuestion { number, about, op, .. } = question;
         let epoch = self.facts().map(|facts| facts.meta.epoch).unwrap_or_default();
-        let chaos = self.chaos;
+        let (chaos, asked_at) = (self.chaos, self.at);
         let Some(kubernetes) = &mut self.kubernetes else { return Ok(()) };
         let dice = &mut kubernetes.dice;
         let is_late = match op {
             KubernetesOp::Cordon { .. } => chaos && dice.permille(LATE_CORDONS_PERMILLE),
-            KubernetesOp::Uncordon { .. } => chaos && dice.permille(LATE_PERMILLE),
+            KubernetesOp::Uncordon { .. } | KubernetesOp::Requests { .. } => chaos && dice.permille(LATE_PERMILLE),
             _ => false,
         };
         let arrives = !(chaos && !is_late && dice.permille(LOST_PERMILLE));
@@ -294,7 +313,7 @@ impl World {
         };
         kubernetes.last_call += 1;
         let call = kubernetes.last_call;
-        kubernetes.calls.insert(call, Call { about, number, op, epoch, is_mute, is_late, result: None });
+        kubernetes.calls.insert(call, Call { about, number, op, asked_at, epoch, is_mute, is_late, result: None });
         if arrives {
             self.later(delay_ms, Event::KubernetesAsked(call));
         }
@@ -365,15 +384,24 @@ impl World {
     /// Performs a request.
     fn serve_kubernetes(&mut self, call: &Call) -> Result<Result<KubernetesReply, KubernetesFailure>, Violation> {
         self.change_is_right(call)?;
+        match &call.op {
+            KubernetesOp::Handshake { .. } => return Ok(Ok(self.list_handshake())),
+            KubernetesOp::Requests { make, remove, annotate, .. } => {
+                return self.change_handshake(call, (make, remove, annotate)).map(Ok);
+            }
+            _ => {}
+        }
         let Some(kubernetes) = &mut self.kubernetes else { return Ok(Ok(KubernetesReply::Done)) };
         let (cluster, cluster_uid) = (&mut kubernetes.cluster, kubernetes.uid.clone());
         Ok(match &call.op {
             KubernetesOp::Nodes => {
-                Ok(KubernetesReply::Nodes { cluster_uid, nodes: cluster.nodes.iter().map(Node::shown).collect() })
+                let nodes = cluster.nodes.iter().map(|node| labelled(kubernetes.handshake.as_ref(), node));
+                Ok(KubernetesReply::Nodes { cluster_uid, nodes: nodes.collect() })
             }
             KubernetesOp::Node { name } => {
                 let found = cluster.nodes.iter().filter(|node| node.name == *name);
-                Ok(KubernetesReply::Nodes { cluster_uid, nodes: found.map(Node::shown).collect() })
+                let nodes = found.map(|node| labelled(kubernetes.handshake.as_ref(), node));
+                Ok(KubernetesReply::Nodes { cluster_uid, nodes: nodes.collect() })
             }
             KubernetesOp::Load { node } => Ok(KubernetesReply::Load { cluster_uid, load: cluster.load(node) }),
             KubernetesOp::Cordon { node, drained_for, scale_down } => {
@@ -398,7 +426,7 @@ impl World {
             KubernetesOp::Delete { pod } => Ok(KubernetesReply::Deleted(self.delete_pod(call, pod)?)),
             KubernetesOp::DeleteNode { name, uid } => self.delete_node(call, (name, uid))?,
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
-            // Its cluster has no handshake as custom resources.
+            // The handshake is served above.
             KubernetesOp::Event { .. }
             | KubernetesOp::Handshake { .. }
             | KubernetesOp::Requests { .. }
@@ -462,11 +490,15 @@ impl World {
             }
             KubernetesOp::Delete { .. } => Ok(KubernetesReply::Deleted(Deletion::Gone)),
             KubernetesOp::ControlPlane { servers } => Ok(control_plane(&kubernetes.cluster, cluster_uid, servers)),
+            KubernetesOp::Handshake { .. } => {
+                Ok(KubernetesReply::Handshake { cluster_uid, objects: HandshakeObjects::default() })
+            }
+            KubernetesOp::Requests { cluster_uid: known, .. } => {
+                Err(KubernetesFailure::AnotherCluster { known: known.clone(), found: cluster_uid, more: String::new() })
+            }
             // Its nodes have other UIDs.
             KubernetesOp::DeleteNode { .. }
             | KubernetesOp::Event { .. }
-            | KubernetesOp::Handshake { .. }
-            | KubernetesOp::Requests { .. }
             | KubernetesOp::DaemonSets { .. }
             | KubernetesOp::Addons { .. }
             | KubernetesOp::Apply { .. } => Ok(KubernetesReply::Done),

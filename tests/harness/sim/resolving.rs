@@ -53,7 +53,8 @@ impl World {
                 return Err(self.watcher.violation("10", detail));
             }
         }
-        self.no_cordon_is_left()
+        self.no_cordon_is_left()?;
+        self.handshake_is_over()
     }
 
     /// After a recovery, operators check the nodes of all machines outside of rollouts and maintenance.
@@ -332,7 +333,9 @@ impl Reading<'_> {
             | Reason::KubernetesPodStuck
             | Reason::KubernetesPodReturns
             | Reason::KubernetesUnavailable
-            | Reason::KubernetesUncordoning => advice.undrained = true,
+            | Reason::KubernetesUncordoning
+            | Reason::ForeignRequest
+            | Reason::ControllerCannotSee => advice.undrained = true,
             Reason::Deferred | Reason::Refused | Reason::Paused => {
                 advice.undrained = true;
                 if self.blocked.message.contains("maintenance leave") {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use muster_proto::seeded_bug::seeded_bug;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -20,28 +21,57 @@ type Annotations = BTreeMap<String, String>;
 
 /// Give a node these annotations, and take back those of Muster that are not among them. A node that is gone has none.
 pub(super) async fn put(session: &mut Session<'_>, wanted: &NodeAnnotations) -> Result<(), KubernetesFailure> {
-    let path = format!("/api/v1/nodes/{}", segment(&wanted.node)?);
-    let node: NodeObject = match session.send(Call::get(path)).await?.object() {
+    let node = match read(session, wanted).await {
         Err(KubernetesFailure::NotFound(_)) if wanted.values.is_empty() => return Ok(()),
         node => node?,
     };
-    let metadata = node.metadata;
-    let changes = changes(&metadata.annotations, &wanted.values);
-    if changes.is_empty() {
-        return Ok(());
+    let changes = changes(&node.metadata.annotations, &wanted.values);
+    if !changes.is_empty() {
+        return patch(session, node, changes).await;
     }
+    if wanted.values.is_empty() {
+        return outdate(session, wanted, node).await;
+    }
+    Ok(())
+}
+
+/// Give a node with nothing to take back another version: an earlier change that had no answer may still be on its way,
+/// and fails then.
+async fn outdate(
+    session: &mut Session<'_>,
+    wanted: &NodeAnnotations,
+    node: NodeObject,
+) -> Result<(), KubernetesFailure> {
+    let empty = json!(json!(Annotations::new()).to_string());
+    patch(session, node, Map::from_iter([(NODE_ANNOTATIONS.to_owned(), empty)])).await?;
+    let node = read(session, wanted).await?;
+    let changes = changes(&node.metadata.annotations, &wanted.values);
+    patch(session, node, changes).await
+}
+
+async fn read(session: &mut Session<'_>, wanted: &NodeAnnotations) -> Result<NodeObject, KubernetesFailure> {
+    session.send(Call::get(format!("/api/v1/nodes/{}", segment(&wanted.node)?))).await?.object()
+}
+
+async fn patch(
+    session: &mut Session<'_>,
+    NodeObject { metadata, .. }: NodeObject,
+    changes: Map<String, Value>,
+) -> Result<(), KubernetesFailure> {
     let object = NodeRef { name: metadata.name, uid: metadata.uid, resource_version: metadata.resource_version };
     patch_node(session, &object, &Value::Object(changes)).await
 }
 
 /// The changes that give a node with these annotations the wanted ones, null for one that goes. One with a value that
 /// is not Muster's is left alone.
-fn changes(now: &Annotations, wanted: &Annotations) -> Map<String, Value> {
+#[must_use]
+pub fn changes(now: &Annotations, wanted: &Annotations) -> Map<String, Value> {
     let noted: Annotations =
         now.get(NODE_ANNOTATIONS).and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default();
     let is_ours = |name: &str| now.get(name).is_some_and(|value| noted.get(name) == Some(value));
     let (mut changes, mut note) = (Map::new(), Annotations::new());
-    for (name, value) in wanted.iter().filter(|(name, _)| !now.contains_key(*name) || is_ours(name)) {
+    let is_free = |name: &str| !now.contains_key(name) || is_ours(name) || seeded_bug("annotate-foreign");
+    for (name, value) in wanted.iter().filter(|(name, _)| is_free(name)) {
         note.insert(name.clone(), value.clone());
         if now.get(name) != Some(value) {
             changes.insert(name.clone(), json!(value));
@@ -58,13 +88,45 @@ fn changes(now: &Annotations, wanted: &Annotations) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{
+            test_server::{Reply, Server},
+            transport::Transport,
+        },
+        *,
+    };
 
     const MODE: &str = "openstack.lcm.mirantis.com/instance_migration_mode";
     const ATTEMPTS: &str = "openstack.lcm.mirantis.com/instance_migration_attempts";
 
     fn of(values: &[(&str, &str)]) -> Annotations {
         values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// What is sent to take everything back from a node with these annotations, and then with those.
+    async fn taken_back(nodes: [&[(&str, &str)]; 2]) -> Vec<Value> {
+        let node = |annotations: &[(&str, &str)]| {
+            let metadata = json!({ "name": "n", "uid": "u", "resourceVersion": "7", "annotations": of(annotations) });
+            Reply::json(200, json!({ "metadata": metadata }))
+        };
+        let patched = || Reply::json(200, json!({ "metadata": { "name": "n", "uid": "u", "resourceVersion": "8" } }));
+        let [first, second] = nodes;
+        let server = Server::in_order(vec![node(first), patched(), node(second), patched()]).await;
+        let transport = Transport::new(&server.kubeconfig()).unwrap();
+        let wanted = NodeAnnotations { node: "n".to_owned(), values: Annotations::new() };
+        put(&mut transport.session(&[]), &wanted).await.unwrap();
+        let sent = server.seen().into_iter().filter(|seen| seen.method == "PATCH");
+        sent.map(|seen| seen.json()["metadata"]["annotations"].clone()).collect()
+    }
+
+    /// A change without an answer is guarded by the node's version, so the node gets another one.
+    #[tokio::test]
+    async fn late_change_of_a_node_fails() {
+        let found = taken_back([&[], &[(NODE_ANNOTATIONS, "{}")]]).await;
+        assert_eq!(found, [json!({ NODE_ANNOTATIONS: "{}" }), json!({ NODE_ANNOTATIONS: null })]);
+        let note = r#"{"openstack.lcm.mirantis.com/instance_migration_mode":"manual"}"#;
+        let found = taken_back([&[(MODE, "manual"), (NODE_ANNOTATIONS, note)], &[]]).await;
+        assert_eq!(found, [json!({ MODE: null, NODE_ANNOTATIONS: null })], "it has another version by this");
     }
 
     /// The node after it was given these annotations.

@@ -1,6 +1,9 @@
 //! Which request objects of Muster's are removed: those that stand for no request any more, as far as that is certain.
 
-use muster_proto::model::{Blocked, Reason};
+use muster_proto::{
+    model::{Blocked, Reason},
+    seeded_bug::seeded_bug,
+};
 
 use super::{CHANGES_MAX, SETTLE_MS, facts, is_about, is_for, is_ours, kind, look, wanted};
 use crate::{
@@ -19,17 +22,18 @@ pub(super) fn to_remove(snapshot: &ClusterSnapshot<'_>, requests: &[RequestObjec
         rows.any(|row| row.needs_review && is_about(request, row))
     };
     let is_over = |request: &&RequestObject| {
-        is_ours(snapshot, request)
+        (is_ours(snapshot, request) || seeded_bug("remove-foreign-request"))
+            && !seeded_bug("leave-request-objects")
             && !request.deleting
             && !wants_review(request)
             && may_be_removed(snapshot, request).is_ok()
             && !outlasts_deletion(snapshot, request)
-            && !wanted.iter().any(|new| is_for(snapshot, new, request))
+            && (!wanted.iter().any(|new| is_for(snapshot, new, request)) || seeded_bug("remove-request-early"))
     };
     let old = |request: &RequestObject| OldRequest {
         subject: request.subject.clone(),
         name: request.name.clone(),
-        uid: request.uid.clone(),
+        uid: if seeded_bug("delete-request-without-uid") { String::new() } else { request.uid.clone() },
     };
     requests.iter().filter(is_over).map(old).take(CHANGES_MAX).collect()
 }

@@ -110,6 +110,7 @@ impl World {
     /// After every step of the coordinator.
     pub(crate) fn kubernetes_is_right(&mut self) -> Result<(), Violation> {
         self.advance_kubernetes();
+        self.note_consents();
         let Some(facts) = self.coordinator.as_ref().map(|core| core.facts()) else { return Ok(()) };
         let Some(kubernetes) = self.kubernetes.as_ref().filter(|kubernetes| kubernetes.founded) else {
             return Ok(());
@@ -126,6 +127,7 @@ impl World {
             if permitted.is_some() || leaves {
                 self.watcher.pods_have_left(&row.name, kubernetes.cluster.in_the_way(node, SEEN_AGO_MS))?;
                 self.watcher.controls_are_ready(&row.name, self.lacking_control(facts, row))?;
+                self.everybody_consents(row, node)?;
             }
             let disruptive = row.update.as_ref().is_some_and(|mine| mine.disruptive);
             if disruptive && requests.contains(&row.name) && !kubernetes.seen.requests.contains(&row.name) {

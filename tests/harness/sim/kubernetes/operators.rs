@@ -15,6 +15,7 @@ impl World {
         self.abort_before_cordon()?;
         self.force_a_pod()?;
         self.annotate_for_autoscaler();
+        self.handshake_fault()?;
         let (at, often) = (self.at, self.plan.fault_permille);
         let Some(kubernetes) = self.kubernetes.as_mut().filter(|kubernetes| kubernetes.founded) else { return Ok(()) };
         let dice = &mut kubernetes.dice;
@@ -159,7 +160,7 @@ impl World {
     /// Operators resolve what keeps drains: budgets, finalizers, and nodes that they uncordoned. False: there was
     /// nothing to do.
     pub(crate) fn mend_kubernetes(&mut self, uncordoned: &[MachineName]) -> bool {
-        let mut mended = self.relax_kubernetes();
+        let mut mended = self.mend_handshake() | self.relax_kubernetes();
         let (at, machines) = (self.at, &self.machines);
         let Some(kubernetes) = &mut self.kubernetes else { return mended };
         let version = kubernetes.cluster.number();
@@ -180,6 +181,7 @@ impl World {
         // It may not know the cluster.
         kubernetes.trouble.foreign_until = 0;
         kubernetes.cluster.nodes.iter_mut().for_each(|node| node.touched = true);
+        self.annotations_are_forgotten();
     }
 }
 

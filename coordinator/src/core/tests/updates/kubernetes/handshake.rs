@@ -189,7 +189,7 @@ fn silence_is_no_consent() {
     assert!(fleet.says("worker-1").contains(FINALIZER), "{}", fleet.says("worker-1"));
     kubernetes.request("worker-1").finalizers.push(FINALIZER.to_owned());
     fleet.live(&mut kubernetes, 60);
-    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksSettling"), "{}", fleet.says("worker-1"));
+    assert_eq!(fleet.why("worker-1").as_deref(), Some("LocksActive"), "{}", fleet.says("worker-1"));
     assert!(fleet.permit("worker-1").is_none());
     kubernetes.request("worker-1").annotations.push(HANDLED.to_owned());
     fleet.live(&mut kubernetes, 12);
