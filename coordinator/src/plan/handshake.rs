@@ -608,6 +608,14 @@ pub fn is_gone(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), B
     }
 }
 
+/// Another's request about this machine, for which controllers keep its locks inactive.
+#[must_use]
+pub fn foreign_request(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Option<Blocked> {
+    let mut seen = look(snapshot).filter(|_| spec(snapshot).is_some())?.requests.iter().flat_map(|seen| &seen.what);
+    let foreign = seen.find(|request| is_about(request, row) && !is_ours(snapshot, request))?;
+    Some(in_the_way(snapshot, foreign))
+}
+
 /// Are the requests about a machine that has left Kubernetes gone from there?
 ///
 /// # Errors

@@ -476,6 +476,9 @@ pub fn returned(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), 
     if coming.is_empty() {
         return Ok(());
     }
+    if let Some(foreign) = handshake::foreign_request(snapshot, row) {
+        return Err(foreign);
+    }
     let named = |lock: &&LockRow| match lock.key.controller.as_str() {
         there if is_there(snapshot, lock) => there.to_owned(),
         away => format!("{away}{NOT_CONNECTED}"),

@@ -328,6 +328,8 @@ impl Reading<'_> {
                 advice.wishes.push(Request::Retry { machine, item: None });
             }
             Reason::KubernetesDraining
+            | Reason::KubernetesPreflight
+            | Reason::LocksReturning
             | Reason::KubernetesNodeNotFound
             | Reason::KubernetesNodeUnclear
             | Reason::KubernetesPodStuck
