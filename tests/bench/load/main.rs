@@ -8,7 +8,8 @@
 //! Always: enrolment and the deployment. The arguments select what follows, in this order, repeats included: `idle`,
 //! `reads`, `storm`; all three by default. Prints a table with the goals of a fleet of ten thousand beside it. `AGENTS`,
 //! `CLUSTERS`, `ITEMS`, `ITEM_MS`, `WIDTH` (workers at once, in all clusters together) and `LIMIT_S` (the longest wait
-//! of a part) are set in the environment. With `PERF=DIR`, `perf` samples the coordinator in each part.
+//! of a part) are set in the environment. `HALF_OPEN` peers connect in a storm and say nothing, again as soon as they
+//! are cut. With `PERF=DIR`, `perf` samples the coordinator in each part.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a bench fails by panicking and prints its result")]
 
@@ -35,7 +36,7 @@ use nix::sys::{
     resource::{Resource, getrlimit, setrlimit},
     signal::{Signal, kill},
 };
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{io::AsyncReadExt as _, net::TcpStream, task::JoinSet, time::Instant};
 
 use agents::{Newcomer, Shared, Tally};
 use coordinator::{Coordinator, cpu_seconds, resident_kib};
@@ -49,6 +50,8 @@ const IDLE: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_secs(2);
 /// Times that each list is read; the median counts.
 const READS: usize = 5;
+/// Delay of a half-open peer that was refused by the kernel.
+const COME_BACK_AFTER: Duration = Duration::from_millis(100);
 /// Control machines of a cluster.
 const CONTROLS: usize = 1;
 /// Most workers of a cluster that are deployed at once.
@@ -64,6 +67,7 @@ struct Settings {
     item_time: Duration,
     width: usize,
     limit: Duration,
+    half_open: usize,
     parts: Vec<String>,
     perf: Option<PathBuf>,
 }
@@ -93,6 +97,7 @@ impl Settings {
             item_time: Duration::from_millis(number("ITEM_MS", 1_000)? as u64),
             width: (number("WIDTH", WIDTH_MAX)? / clusters).clamp(1, WIDTH_MAX),
             limit: Duration::from_secs(number("LIMIT_S", 900)? as u64),
+            half_open: number("HALF_OPEN", 0)?,
             parts,
             perf: std::env::var_os("PERF").filter(|dir| !dir.is_empty()).map(PathBuf::from),
         })
@@ -313,6 +318,8 @@ impl Run<'_> {
         self.coordinator.kill()?;
         self.coordinator.start()?;
         let cost = Cost::begin(self, "storm")?;
+        let mut strangers = JoinSet::new(); // dropped, and so ended, with this part
+        (0..self.settings.half_open).for_each(|_| drop(strangers.spawn(say_nothing(self.coordinator.address()))));
         let answers = async {
             let mut longest = Duration::ZERO;
             loop {
@@ -347,6 +354,17 @@ impl Run<'_> {
         perf.args(["record", "-q", "-e", "cpu-clock", "-F", "199", "-g", "-p", &pid, "-o"]);
         perf.arg(dir.join(format!("{part}.perf"))).stdout(Stdio::null());
         Ok(Some(Sampling(perf.spawn().context("perf")?)))
+    }
+}
+
+/// A peer that connects and says nothing, and comes back when it is cut.
+async fn say_nothing(address: String) {
+    loop {
+        match TcpStream::connect(&address).await {
+            // Its end is all that it waits for, however it comes.
+            Ok(mut stream) => drop(stream.read_u8().await),
+            Err(_) => tokio::time::sleep(COME_BACK_AFTER).await,
+        }
     }
 }
 
