@@ -5,11 +5,11 @@
 //!     make bench-fleet
 //!     AGENTS=1000 CLUSTERS=20 ITEM_MS=200 make bench-fleet ARGS="idle storm"
 //!
-//! Always: enrolment and the deployment. The arguments select what follows, in this order, repeats included: `idle`,
-//! `reads`, `storm`; all three by default. Prints a table with the goals of a fleet of ten thousand beside it. `AGENTS`,
-//! `CLUSTERS`, `ITEMS`, `ITEM_MS`, `WIDTH` (workers at once, in all clusters together) and `LIMIT_S` (the longest wait
-//! of a part) are set in the environment. `HALF_OPEN` peers connect in a storm and say nothing, again as soon as they
-//! are cut. With `PERF=DIR`, `perf` samples the coordinator in each part.
+//! Always: enrolment and the deployment. The arguments select what follows, in the order given, repeats included:
+//! `idle`, `reads`, `storm`; each once by default. Prints a table with the goals of a fleet of ten thousand beside it.
+//! The environment sets `AGENTS`, `CLUSTERS`, `ITEMS`, `ITEM_MS`, `WIDTH` (workers at once, in all clusters together)
+//! and `LIMIT_S` (the longest wait of a part). `HALF_OPEN` peers connect in a storm and say nothing, again as soon as
+//! they are cut. With `PERF=DIR`, `perf` samples the coordinator in each part.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a bench fails by panicking and prints its result")]
 
