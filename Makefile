@@ -45,7 +45,7 @@ said = 2>&1 | tee $(SAID)/$(1)
 
 .PHONY: help build static-libc test-tools demo packages image node-image demo-nodes demo-nodes-down test \
 	docs compile-tests soak test-programs test-seeded-bugs test-packages compile-nodes test-nodes test-nodes-down test-machine \
-	kubeconfig-given test-kubernetes full lint bench clean
+	kubeconfig-given test-kubernetes full lint bench bench-fleet clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -152,6 +152,10 @@ soak: ## The simulator goes on from a random seed: make soak HOURS=8 (START=N go
 
 bench: build ## The downloader's throughput against curl | tee | sha256sum; what a thousand machines cost the coordinator
 	$(STATIC) bench --locked --workspace --bench download --bench fleet
+
+# PARTS of a run are ARGS: idle, reads, storm; AGENTS, CLUSTERS, ITEM_MS and more come from the environment.
+bench-fleet: build ## Thousands of agents in one process against a real coordinator: bench-fleet AGENTS=1000 ARGS="idle storm"
+	$(STATIC) bench --locked --workspace --bench load -- $(ARGS)
 
 # In the release profile: what build scripts and procedural macros need is compiled for the tests too.
 lint: ## Formatting, clippy without warnings, licences and bans

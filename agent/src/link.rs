@@ -9,6 +9,7 @@ mod session;
 use std::{
     path::Path,
     pin::{Pin, pin},
+    sync::Arc,
     time::Duration,
 };
 
@@ -33,7 +34,7 @@ use crate::{
     host::unix_ms,
     identity::{Identity, IdentityError},
 };
-use session::{Lent, Session};
+use session::{Lent, Session, Source};
 
 /// First delay before a reconnect.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
@@ -209,6 +210,8 @@ pub struct Link {
     dir: StateDir,
     /// Interval of reading the machine's facts.
     facts_every: Duration,
+    /// Facts to report instead of this machine's.
+    given_facts: Option<Arc<HostFacts>>,
     engine: mpsc::Sender<FromLink>,
     /// Addresses that the coordinator reports for itself.
     told: watch::Sender<Option<Addresses>>,
@@ -238,6 +241,7 @@ impl Link {
             identity,
             dir,
             facts_every,
+            given_facts: None,
             engine,
             told: watch::Sender::new(None),
             containers: None,
@@ -247,6 +251,12 @@ impl Link {
             renewal_refused: false,
             complained: String::new(),
         }
+    }
+
+    /// Reports these facts instead of this machine's: for a program that plays many machines.
+    #[must_use]
+    pub fn reporting(self, facts: HostFacts) -> Self {
+        Self { given_facts: Some(Arc::new(facts)), ..self }
     }
 
     /// Keeps a session up until the engine is gone.
@@ -288,7 +298,8 @@ impl Link {
         for address in self.identity.coordinators.iter() {
             let (choice, facts_every) = (&self.choice, self.facts_every);
             let containers = self.containers.as_ref().map(Watch::containers);
-            let lent = Lent { choice, facts_every, containers, told: &self.told, engine: &self.engine };
+            let source = Source { given: self.given_facts.clone(), containers };
+            let lent = Lent { choice, facts_every, source, told: &self.told, engine: &self.engine };
             match Session::open(&self.identity, address, lent).await {
                 Err(LinkError::Stopping) => return Err(LinkError::Stopping),
                 Err(error) => failed.push((address.to_owned(), error)),

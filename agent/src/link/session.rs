@@ -1,6 +1,6 @@
 //! One session: a connection, its stream, and the messages in both directions.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use muster_proto::{
     IDENTITY_REVOKED, LINK_MESSAGE_BYTES_MAX,
@@ -119,14 +119,38 @@ pub(super) const fn message_of(body: Out) -> AgentMessage {
     AgentMessage { body: Some(body) }
 }
 
+/// Where a session's facts come from.
+pub(super) struct Source {
+    /// Facts to report instead of this machine's.
+    pub(super) given: Option<Arc<HostFacts>>,
+    /// Known containers of this machine. None for an agent that reports no containers.
+    pub(super) containers: Option<Containers>,
+}
+
+impl Source {
+    /// Collects the facts in a separate thread, because some kernel files are slow to read.
+    async fn collect(&mut self, choice: &AddressChoice) -> HostFacts {
+        if let Some(given) = &self.given {
+            return HostFacts::clone(given);
+        }
+        let choice = choice.clone();
+        let facts = tokio::task::spawn_blocking(move || facts::collect(&choice)).await.unwrap_or_default();
+        let containers = match &mut self.containers {
+            Some(containers) => containers.names().await,
+            None => Vec::new(),
+        };
+        HostFacts { containers, ..facts }
+    }
+}
+
 /// State that the link lends to a session.
 pub(super) struct Lent<'a> {
     /// Setting for choosing the InternalIP.
     pub(super) choice: &'a AddressChoice,
     /// Interval of reading the facts.
     pub(super) facts_every: Duration,
-    /// Known containers of this machine. None for an agent that reports no containers.
-    pub(super) containers: Option<Containers>,
+    /// Where the facts come from.
+    pub(super) source: Source,
     /// Addresses that the coordinator reports for itself.
     pub(super) told: &'a watch::Sender<Option<Addresses>>,
     /// The engine.
@@ -150,8 +174,8 @@ pub(super) struct Session {
     facts_every: Duration,
     /// Delay of the next reading of facts: zero if the welcome selects another address than the hello gave.
     first_look: Duration,
-    /// Known containers of this machine. None for an agent that reports no containers.
-    containers: Option<Containers>,
+    /// Where the facts come from.
+    source: Source,
     /// The engine's handle, until it is passed on.
     handle: Option<SessionHandle>,
     closed: oneshot::Receiver<()>,
@@ -160,10 +184,10 @@ pub(super) struct Session {
 impl Session {
     /// Connects to the coordinator at this address, sends the hello, and waits for the welcome.
     pub(super) async fn open(identity: &Identity, address: &str, lent: Lent<'_>) -> Result<Self, LinkError> {
-        let Lent { choice, facts_every, mut containers, told, engine } = lent;
+        let Lent { choice, facts_every, mut source, told, engine } = lent;
         let connection = tls::connect(address, identity.tls()?).await?;
         let choice = AddressChoice { reaches_coordinator: Some(connection.local.ip()), ..choice.clone() };
-        let facts = collect(choice.clone(), containers.as_mut()).await;
+        let facts = source.collect(&choice).await;
         let hello = ask_hello(facts.clone(), engine).await?;
 
         let (out, out_queue) = mpsc::channel(QUEUE_MAX);
@@ -183,7 +207,7 @@ impl Session {
         let (inbound, welcome) =
             tokio::time::timeout(WELCOME_TIMEOUT, welcomed).await.map_err(|_| LinkError::Silent)??;
         let place = (address.to_owned(), told.clone());
-        Self::welcomed(inbound, &welcome, (out, logs, client), place, (choice, facts, facts_every, containers))
+        Self::welcomed(inbound, &welcome, (out, logs, client), place, (choice, facts, facts_every, source))
     }
 
     fn welcomed(
@@ -191,7 +215,7 @@ impl Session {
         welcome: &Welcome,
         (out, logs, client): (mpsc::Sender<AgentMessage>, mpsc::Sender<AgentMessage>, AgentLinkClient<Channel>),
         (address, told): (String, watch::Sender<Option<Addresses>>),
-        (choice, facts, facts_every, containers): (AddressChoice, HostFacts, Duration, Option<Containers>),
+        (choice, facts, facts_every, source): (AddressChoice, HostFacts, Duration, Source),
     ) -> Result<Self, LinkError> {
         if welcome.epoch == 0 {
             return Err(LinkError::NoWelcome);
@@ -218,7 +242,7 @@ impl Session {
             facts,
             facts_every,
             first_look,
-            containers,
+            source,
             handle,
             closed,
         })
@@ -258,7 +282,7 @@ impl Session {
                 },
                 _ = heartbeat.tick() => self.put(Out::Heartbeat(Heartbeat {})),
                 _ = look.tick() => self.look().await,
-                () = have_changed(self.containers.as_mut()) => self.look().await,
+                () = have_changed(self.source.containers.as_mut()) => self.look().await,
                 _ = &mut self.closed => Err(LinkError::Full),
             };
             if let Err(error) = outcome {
@@ -276,7 +300,7 @@ impl Session {
     }
 
     async fn look(&mut self) -> Result<(), LinkError> {
-        let facts = collect(self.choice.clone(), self.containers.as_mut()).await;
+        let facts = self.source.collect(&self.choice).await;
         if facts == self.facts {
             return Ok(());
         }
@@ -333,16 +357,6 @@ async fn ask_hello(facts: HostFacts, engine: &mpsc::Sender<FromLink>) -> Result<
     let (answer, hello) = oneshot::channel();
     tell(engine, FromLink::HelloWanted { facts: Box::new(facts), answer }).await?;
     hello.await.map_err(|_| LinkError::Stopping)
-}
-
-/// Collects the facts in a separate thread, because some kernel files are slow to read.
-async fn collect(choice: AddressChoice, containers: Option<&mut Containers>) -> HostFacts {
-    let facts = tokio::task::spawn_blocking(move || facts::collect(&choice)).await.unwrap_or_default();
-    let containers = match containers {
-        Some(containers) => containers.names().await,
-        None => Vec::new(),
-    };
-    HostFacts { containers, ..facts }
 }
 
 async fn have_changed(containers: Option<&mut Containers>) {
