@@ -39,9 +39,9 @@ pub struct DeploymentState {
     pub wanted: i64,
     /// `status.readyReplicas`.
     pub ready: i64,
-    /// Is its newest spec observed, are all replicas of it, and is its condition Available True?
+    /// Has the rollout of its newest spec come to its end, as `kubectl rollout status` says, with at least one replica?
     pub available: bool,
-    /// The message of the condition that speaks against it; empty: none does.
+    /// What speaks against that; empty: nothing does.
     pub message: String,
 }
 
