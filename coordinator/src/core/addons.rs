@@ -50,9 +50,15 @@ pub(super) fn ask(tx: &mut Transaction<'_>, limits: &Limits, now: Now, effects: 
     }
 }
 
-/// Notes since when an add-on is due: its deadline runs from there until it is applied.
+/// Notes since when an add-on is due: its deadline runs from there until it is applied. Notes also since when the
+/// update under way looks at them, by the clock that does not step back.
 fn note_due(tx: &mut Transaction<'_>, cluster: &ClusterName, limits: &Limits, now: Now) {
-    let due = ClusterSnapshot::of(tx, cluster, limits, now).and_then(|snapshot| addons::due(&snapshot));
+    let Some(snapshot) = ClusterSnapshot::of(tx, cluster, limits, now) else { return };
+    let (due, verifies) = (addons::due(&snapshot), addons::verifies_from_ms(&snapshot));
+    let noted = tx.live.addons.get(cluster).and_then(|look| look.verified_from).map(|(recorded_ms, _)| recorded_ms);
+    if verifies != noted {
+        tx.addons_mut(cluster).verified_from = verifies.map(|recorded_ms| (recorded_ms, now.mono_ms));
+    }
     let known = tx.live.addons.get(cluster).and_then(|look| look.due.as_ref()).map(|(name, _)| name.clone());
     if due != known {
         tx.addons_mut(cluster).due = due.map(|name| (name, now.wall_ms));
@@ -73,8 +79,13 @@ pub(super) fn answered(
     let Some(asked) = tx.addons_mut(cluster).asked.take_if(|asked| asked.number == number) else { return };
     let result = result.and_then(|reply| is_same_cluster(tx, (cluster, true), reply, now));
     match (asked.op, result) {
-        (KubernetesOp::Apply { addon, .. }, Ok(KubernetesReply::Applied(objects))) => {
-            applied(tx, cluster, *addon, objects, now);
+        (KubernetesOp::Apply { cluster_uid, addon }, Ok(KubernetesReply::Applied(objects))) => {
+            // The manifest may have another cluster, or other add-ons, by now.
+            let is_pinned =
+                tx.clusters.get(cluster).is_some_and(|row| row.kubernetes_uid.as_ref() == Some(&cluster_uid));
+            if is_pinned && named(tx, cluster).contains(&addon.name) {
+                applied(tx, cluster, *addon, objects, now);
+            }
         }
         (KubernetesOp::Apply { addon, .. }, result) => {
             let unexpected = || KubernetesFailure::Other("the answer is to another question".to_owned());
@@ -93,35 +104,68 @@ pub(super) fn answered(
 }
 
 fn applied(tx: &mut Transaction<'_>, cluster: &ClusterName, addon: AddonToApply, objects: usize, now: Now) {
+    let AddonToApply { name, version, content, .. } = addon;
     let look = tx.addons_mut(cluster);
     (look.failure, look.refused) = (None, None);
-    let AddonToApply { name, version, content, .. } = addon;
+    look.applied.insert(name.clone(), now.mono_ms);
     let said = version.as_ref().map_or_else(|| name.clone(), |version| format!("{name} {version}"));
-    let specs = tx.specs.iter().filter(|((of, _), _)| of == cluster);
-    let kubernetes = specs.filter_map(|(_, spec)| spec.kubernetes.as_ref());
-    let named: BTreeSet<String> = kubernetes.flat_map(|spec| spec.all_addons()).map(|addon| addon.name).collect();
+    let is_installing = tx.open_rollout(cluster).is_none_or(|rollout| rollout.update.is_none());
     let Some(row) = tx.cluster_mut(cluster) else { return };
     let before = row.addons.remove(&name);
     let is_new = before.is_none();
     let applications = before.as_ref().map_or(0, |before| before.applications).saturating_add(1);
     let installed = before.as_ref().is_some_and(|before| before.installed);
-    // One that left the manifest stays in the cluster, and is nobody's any more.
-    row.addons.retain(|known, _| named.contains(known));
+    let same = before.as_ref().filter(|before| before.content == content);
+    let since_ms = same.map_or(now.wall_ms, |before| before.since_ms);
+    // An installation is tried every 30 s, and counted.
+    let is_repeated = is_installing && same.is_some();
     row.addons.insert(
         name,
         AddonRow {
             content,
             version,
             applied_at_ms: now.wall_ms,
+            since_ms,
             applications,
             installed,
             settled_at_ms: None,
             verified_in: None,
         },
     );
+    if is_repeated {
+        return;
+    }
     let again = if is_new { "" } else { " again" };
     let line = format!("cluster {cluster}: add-on {said} is applied{again} ({objects} objects)");
     tx.audit(MUSTER, "kubernetes", AuditObject::Cluster(cluster), &line, now.wall_ms);
+}
+
+/// Names of the add-ons in the newest manifest, and in that of the open rollout.
+fn named(tx: &Transaction<'_>, cluster: &ClusterName) -> BTreeSet<String> {
+    let update = tx.open_rollout(cluster).and_then(|rollout| rollout.update.as_ref());
+    let frozen = update.and_then(|update| tx.specs.get(&(cluster.clone(), update.version)));
+    let kubernetes = tx.spec(cluster).into_iter().chain(frozen).filter_map(|spec| spec.kubernetes.as_ref());
+    kubernetes.flat_map(|spec| spec.all_addons()).map(|addon| addon.name).collect()
+}
+
+/// Forgets the add-ons that left the manifest: they stay in the cluster, and are nobody's any more. One that returns is
+/// installed again.
+pub(super) fn forget_unnamed(tx: &mut Transaction<'_>, cluster: &ClusterName) {
+    let named = named(tx, cluster);
+    let Some(row) = tx.clusters.get(cluster) else { return };
+    if row.addons.keys().all(|name| named.contains(name)) {
+        return;
+    }
+    if let Some(row) = tx.cluster_mut(cluster) {
+        row.addons.retain(|name, _| named.contains(name));
+    }
+}
+
+/// What an abort leaves unverified of the add-ons, as it was seen last.
+pub(super) fn left_out(tx: &Transaction<'_>, rollout: &str, limits: &Limits, now: Now) -> Option<String> {
+    let row = tx.rollouts.get(rollout)?;
+    let unverified = addons::unverified(&ClusterSnapshot::of(tx, &row.cluster, limits, now)?);
+    (!unverified.is_empty()).then(|| format!("{rollout} leaves add-ons unverified: {}", unverified.join("; ")))
 }
 
 /// Records the add-ons that the last look shows to be as they should be.

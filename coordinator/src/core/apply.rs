@@ -11,7 +11,7 @@ use muster_proto::model::{
     MachineSpec, MachineType, Now, RunnerKind,
 };
 
-use super::{Effect, Refusal, Reply, enroll, update};
+use super::{Effect, Refusal, Reply, addons, enroll, update};
 use crate::facts::{AuditObject, ClusterRow, MachineRow, RebootAsked, Transaction};
 
 /// Maximum text of one `apply` in one cluster's audit record, in bytes.
@@ -364,6 +364,7 @@ fn apply_cluster(
         if without_kubernetes {
             forget_cordons(tx, name);
         }
+        addons::forget_unnamed(tx, name);
         update::handshake::forget_unwanted(tx, name);
         tx.drop_unused_specs(name);
     }

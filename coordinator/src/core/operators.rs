@@ -50,9 +50,9 @@ pub(super) fn take(
             removal::take(tx, effects, actor, &request, limits, now)
         }
         Request::LeaveMaintenance { machine } => update::leave(tx, actor, &machine, limits, now),
-        Request::Pause { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Pause, now),
-        Request::Resume { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Resume, now),
-        Request::Abort { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Abort, now),
+        Request::Pause { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Pause, limits, now),
+        Request::Resume { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Resume, limits, now),
+        Request::Abort { rollout } => update::say(tx, actor, &rollout, update::RolloutCommand::Abort, limits, now),
         Request::Retry { machine, item: None } if update::is_deferred(tx, &machine) => {
             update::ask_again(tx, actor, &machine, now)
         }

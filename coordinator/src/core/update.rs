@@ -22,7 +22,7 @@ use muster_proto::model::{
     Blocked, ClusterName, HookMachines, MachineName, MachineType, Now, Phase, RunnerKind, Scope,
 };
 
-use super::{Refusal, Reply, operators::not_found};
+use super::{Refusal, Reply, addons as core_addons, operators::not_found};
 use crate::{
     facts::{
         AuditObject, DesiredState, Facts, MUSTER, MachineRow, MachineUpdate, Stage, Stuck, Transaction, UpdateKind,
@@ -175,11 +175,14 @@ fn may_start(
     limits: &Limits,
     now: Now,
 ) -> Result<(), Refusal> {
-    if has_work(&at_rest(tx, cluster, limits, now)?, scope) {
+    let snapshot = at_rest(tx, cluster, limits, now)?;
+    if has_work(&snapshot, scope) {
         return Ok(());
     }
+    let looked = addons::looked(&snapshot).map(|looked| format!("{looked}; ")).unwrap_or_default();
     let message = format!(
-        "every machine of {cluster} is at the newest manifest and has the newest secrets; `musterctl apply` a newer one"
+        "every machine of {cluster} is at the newest manifest and has the newest secrets; {looked}`musterctl apply` a \
+         newer one"
     );
     Err(refusal("NothingToDo", message))
 }
@@ -324,6 +327,7 @@ pub(super) fn say(
     actor: &str,
     rollout: &str,
     say: RolloutCommand,
+    limits: &Limits,
     now: Now,
 ) -> Result<Reply, Refusal> {
     let Some(row) = tx.rollouts.get(rollout) else {
@@ -363,7 +367,7 @@ pub(super) fn say(
             return Err(refusal("NothingToDo", format!("{rollout} is {state}: `musterctl watch {}`", row.cluster)));
         }
     };
-    Ok(Reply::Done(wants(tx, actor, rollout, (desired, word, line), now)))
+    Ok(Reply::Done(wants(tx, actor, rollout, (desired, word, line), limits, now)))
 }
 
 /// Records the desired state of an update and its immediate effects, with `word` for the audit. Returns the report
@@ -373,11 +377,14 @@ fn wants(
     actor: &str,
     rollout: &str,
     (desired, word, line): (DesiredState, &str, &str),
+    limits: &Limits,
     now: Now,
 ) -> Vec<String> {
     let Some(row) = tx.rollouts.get(rollout) else { return Vec::new() };
     let by_itself = row.update.as_ref().is_some_and(|update| update.kind == UpdateKind::Reconfigure);
     let later = format!("`musterctl update {}` brings about what is left", row.cluster);
+    // Of an aborted update nothing is awaited any more.
+    let unverified = core_addons::left_out(tx, rollout, limits, now).filter(|_| desired == DesiredState::Abort);
     let stay = if desired == DesiredState::Abort { maintenance::everybody_leaves(tx, rollout) } else { Vec::new() };
     if let Some(update) = tx.update_mut(rollout) {
         update.desired = desired;
@@ -394,6 +401,7 @@ fn wants(
     lines.extend(stay);
     lines.extend(left_out(tx, rollout, None).filter(|_| desired == DesiredState::Abort));
     lines.extend(renewal::left_out(tx, rollout).filter(|_| desired == DesiredState::Abort));
+    lines.extend(unverified);
     lines.extend((by_itself && desired == DesiredState::Abort).then_some(later));
     tx.audit(actor, word, AuditObject::Rollout(rollout), &lines.join("; "), now.wall_ms);
     lines

@@ -608,3 +608,28 @@ pub enum KubernetesFailure {
     #[error("{0}")]
     Other(String),
 }
+
+impl KubernetesFailure {
+    /// Does the account lack a right of RBAC to apply something? An admission webhook forbids, too, and it is told by
+    /// the words alone.
+    #[must_use]
+    pub fn lacks_right(&self) -> bool {
+        let Self::Forbidden(words) = self else { return false };
+        ["patch", "create", "get"].iter().any(|verb| words.contains(&format!("cannot {verb} resource \"")))
+    }
+
+    /// The failure with other words; those without words of the API server stay.
+    #[must_use]
+    pub fn with_words(self, with: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Unreachable(words) => Self::Unreachable(with(words)),
+            Self::Busy { after, message } => Self::Busy { after, message: with(message) },
+            Self::Unauthorized(words) => Self::Unauthorized(with(words)),
+            Self::Forbidden(words) => Self::Forbidden(with(words)),
+            Self::NotFound(words) => Self::NotFound(with(words)),
+            Self::Conflict(words) => Self::Conflict(with(words)),
+            Self::Other(words) => Self::Other(with(words)),
+            Self::AnotherCluster { .. } | Self::NoKubeconfig(_) => self,
+        }
+    }
+}

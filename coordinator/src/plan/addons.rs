@@ -31,6 +31,9 @@ const APPLY_AGAIN_MS: u64 = 30_000;
 /// What lets the account apply anything.
 const ALLOW: &str = "the account has its rights (`musterctl kubernetes rbac --with-addons | kubectl apply -f -`)";
 
+/// What is said of an add-on with another content than is wanted.
+const UNAPPLIED: &str = "its manifest in force was never applied";
+
 /// Why an add-on is applied, and how often.
 #[derive(Clone, Copy)]
 enum Purpose<'a> {
@@ -130,32 +133,39 @@ impl Current<'_> {
         self.row.is_some_and(|row| Some(&row.content) == self.content.as_ref())
     }
 
-    /// The time from which a look at it counts, in Unix milliseconds.
-    fn counts_from_ms(&self) -> u64 {
-        let applied = self.row.map_or(0, |row| row.applied_at_ms);
+    /// The time from which a look at it counts, in monotonic milliseconds. None: that is not noted yet.
+    fn counts_from(&self, snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
+        let applied = applied_mono_ms(snapshot, &self.addon).unwrap_or(0);
         match self.purpose {
-            Purpose::Install => applied,
-            // An operator may have mended it before the update goes on.
-            Purpose::Verify { update, stage, .. } => applied.max(stage.started_at_ms).max(update.resumed_at_ms),
+            Purpose::Install => Some(applied),
+            // A look from before the pause tells why it paused.
+            Purpose::Verify { .. } if self.is_paused() => Some(applied),
+            Purpose::Verify { .. } => Some(applied.max(verified_from_mono_ms(snapshot)?)),
         }
     }
 
     /// The last look that counts: a look that was asked for before the last application says nothing.
     fn problem(&self, snapshot: &ClusterSnapshot<'_>) -> Option<Result<(), String>> {
-        let seen = look(snapshot)?.seen.as_ref()?;
-        (seen.at_mono_ms >= in_mono(snapshot, self.counts_from_ms())).then(|| problem(snapshot, &self.addon))
+        let (seen, from) = (look(snapshot)?.seen.as_ref()?, self.counts_from(snapshot)?);
+        (seen.at_mono_ms >= from).then(|| problem(snapshot, &self.addon))
     }
 
     /// Is it to be applied, once nothing holds that?
     fn needs_application(&self, snapshot: &ClusterSnapshot<'_>) -> bool {
         match self.purpose {
             _ if !self.is_applied() => true,
-            Purpose::Install => false,
+            // What is there may become available by itself.
+            Purpose::Install => {
+                let applied = applied_mono_ms(snapshot, &self.addon);
+                let rests = applied.is_some_and(|at| at.saturating_add(APPLY_AGAIN_MS) > snapshot.now.mono_ms);
+                !rests && matches!(self.problem(snapshot), Some(Err(_))) && lacks_deployment(snapshot, &self.addon)
+            }
             Purpose::Verify { update, stage, .. } => {
                 // Once in a stage, and once again after an operator's word: else it would undo somebody's changes
-                // every few seconds.
-                let since_ms = stage.started_at_ms.max(update.resumed_at_ms);
-                let applied = self.row.is_some_and(|row| row.applied_at_ms >= since_ms);
+                // every few seconds. The wall clock may have stepped back since.
+                let recorded = self.row.is_some_and(|row| row.applied_at_ms >= verified_from_ms(update, stage));
+                let applied = applied_mono_ms(snapshot, &self.addon).zip(verified_from_mono_ms(snapshot));
+                let applied = recorded || applied.is_some_and(|(at, from)| at >= from);
                 !applied && matches!(self.problem(snapshot), Some(Err(_)))
             }
         }
@@ -168,9 +178,11 @@ impl Current<'_> {
 
     /// When it is late, in Unix milliseconds. A pause stands outside of it.
     fn deadline_ms(&self, snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
-        let applied = self.row.filter(|_| self.is_applied()).map(|row| row.applied_at_ms);
+        let row = self.row.filter(|_| self.is_applied());
         let begun_ms = match self.purpose {
             Purpose::Install => {
+                // Later applications of the same give it no more time.
+                let applied = row.map(|row| row.since_ms);
                 let due = look(snapshot).and_then(|look| look.due.as_ref());
                 applied.or_else(|| due.filter(|(name, _)| *name == self.addon.name).map(|(_, since_ms)| *since_ms))?
             }
@@ -178,7 +190,7 @@ impl Current<'_> {
                 let rows = snapshot.cluster.addons.values();
                 let settled = rows.filter(|row| row.verified_in.as_deref() == Some(rollout));
                 let before = settled.filter_map(|row| row.settled_at_ms).max().unwrap_or(0);
-                let begun_ms = stage.started_at_ms.max(before).max(applied.unwrap_or(0));
+                let begun_ms = stage.started_at_ms.max(before).max(row.map_or(0, |row| row.applied_at_ms));
                 // This coordinator has to look first.
                 begun_ms.max(update.resumed_at_ms).max(snapshot.facts.live.started_wall_ms)
             }
@@ -214,14 +226,14 @@ impl Current<'_> {
             return match (self.refused(snapshot), look(snapshot).and_then(|look| look.failure.as_ref())) {
                 (Some(failure), _) | (None, Some(failure)) => {
                     let message = format!("add-on {addon} is not applied: {}", failure.what);
-                    let what = match failure.what {
-                        KubernetesFailure::Forbidden(_) => ALLOW,
-                        _ => "it is applied",
-                    };
+                    let what = if failure.what.lacks_right() { ALLOW } else { "it is applied" };
                     blocked(reason(Reason::AddonNotApplied), message, self.clears_when(what, late))
                 }
                 (None, None) => {
-                    let message = format!("add-on {addon} is being applied");
+                    let message = match self.problem(snapshot).filter(|_| self.is_paused()) {
+                        Some(Err(why)) => format!("add-on {addon}: {why}"),
+                        _ => format!("add-on {addon} is being applied"),
+                    };
                     blocked(reason(Reason::AddonInstalling), message, self.clears_when("it is applied", late))
                 }
             };
@@ -244,10 +256,36 @@ impl Current<'_> {
     }
 }
 
-/// A time in monotonic milliseconds.
-const fn in_mono(snapshot: &ClusterSnapshot<'_>, wall_ms: u64) -> u64 {
-    let now = snapshot.now;
-    now.mono_ms.saturating_sub(now.wall_ms.saturating_sub(wall_ms))
+/// When this process applied it last, in monotonic milliseconds. None: never, so that every look came after it.
+fn applied_mono_ms(snapshot: &ClusterSnapshot<'_>, addon: &Addon) -> Option<u64> {
+    look(snapshot)?.applied.get(&addon.name).copied()
+}
+
+/// The time from which an update looks at its add-ons, in Unix milliseconds: an operator may have mended one before it
+/// goes on.
+fn verified_from_ms(update: &UpdateRow, stage: &StageRow) -> u64 {
+    stage.started_at_ms.max(update.resumed_at_ms)
+}
+
+/// The time from which the update under way looks at its add-ons, in Unix milliseconds.
+#[must_use]
+pub fn verifies_from_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
+    match purpose(snapshot)? {
+        Purpose::Install => None,
+        Purpose::Verify { update, stage, .. } => Some(verified_from_ms(update, stage)),
+    }
+}
+
+/// The same in monotonic milliseconds. None: it is not noted yet.
+fn verified_from_mono_ms(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
+    let (recorded_ms, mono_ms) = look(snapshot)?.verified_from?;
+    (Some(recorded_ms) == verifies_from_ms(snapshot)).then_some(mono_ms)
+}
+
+/// Is one of its Deployments absent, by the last look?
+fn lacks_deployment(snapshot: &ClusterSnapshot<'_>, addon: &Addon) -> bool {
+    let Some(seen) = look(snapshot).and_then(|look| look.seen.as_ref()) else { return false };
+    addon.available.iter().any(|name| !matches!(seen.what.get(name), Some(Some(_))))
 }
 
 /// The command that shows more about what an add-on waits for.
@@ -369,10 +407,10 @@ fn asks_at(snapshot: &ClusterSnapshot<'_>) -> Option<u64> {
         return failed;
     }
     let every = if current.is_paused() || current.is_late(snapshot) { LATE_LOOK_MS } else { AWAITED_LOOK_MS };
-    // A look that says nothing of what is awaited now does not delay the next one.
-    let counts = in_mono(snapshot, current.counts_from_ms());
-    let seen = look.seen.as_ref().filter(|seen| seen.at_mono_ms >= counts);
-    seen.map(|seen| seen.at_mono_ms.saturating_add(every)).max(failed)
+    // A look that says nothing of what is awaited now delays the next one least.
+    let counts = |at: u64| current.counts_from(snapshot).is_some_and(|from| at >= from);
+    let next = |at: u64| at.saturating_add(if counts(at) { every } else { AWAITED_LOOK_MS });
+    look.seen.as_ref().map(|seen| next(seen.at_mono_ms)).max(failed)
 }
 
 /// The next step of the cluster's stage.
@@ -389,6 +427,20 @@ pub(super) fn step(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option
     late.then(|| halt(update.kind, outcome, ClusterStage::AddonsVerified))
 }
 
+/// The stage, if it is past its deadline, and its start, Unix milliseconds. The time of a pause that began before the
+/// deadline is excluded.
+pub(super) fn overdue(snapshot: &ClusterSnapshot<'_>) -> Option<(ClusterStage, u64)> {
+    let update = snapshot.update()?;
+    let until_ms = match update.desired {
+        DesiredState::Go => snapshot.now.wall_ms,
+        DesiredState::Pause { since_ms } => since_ms,
+        DesiredState::Abort => return None,
+    };
+    let stage = stage(update)?;
+    let late = current(snapshot)?.deadline_ms(snapshot).is_some_and(|at_ms| until_ms >= at_ms);
+    late.then_some((ClusterStage::AddonsVerified, stage.started_at_ms))
+}
+
 /// What the update waits for in its stage. None: it is not under way.
 #[must_use]
 pub fn of_update(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<Blocked> {
@@ -402,36 +454,77 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>) -> Option<Blocked> {
     if let Some(current) = current(snapshot) {
         return Some(current.waits(snapshot));
     }
-    let (addon, why) = differing(snapshot)?;
-    let clears_when = format!("`musterctl update {}` applies it again", snapshot.cluster.name);
-    Some(blocked(Reason::AddonDiffers, format!("add-on {addon}: {why}"), clears_when))
+    if !has_any(snapshot) {
+        return None;
+    }
+    let name = &snapshot.cluster.name;
+    if let Some((addon, why)) = differing(snapshot) {
+        let clears_when = format!("`musterctl update {name}` applies it again");
+        return Some(blocked(Reason::AddonDiffers, format!("add-on {addon}: {why}"), clears_when));
+    }
+    let (names, failure) = (names(snapshot), &look(snapshot)?.failure.as_ref()?.what);
+    let message = format!("add-ons ({names}) cannot be looked at: {failure}");
+    Some(blocked(Reason::KubernetesUnavailable, message, "the API server answers: it is asked every few minutes"))
 }
 
-/// The first installed add-on that is not as it should be, by the last look.
+/// The first applied add-on that is not as it should be: it has another content, or the last look says so.
 fn differing(snapshot: &ClusterSnapshot<'_>) -> Option<(Addon, String)> {
-    let seen = look(snapshot).filter(|_| has_any(snapshot))?.seen.as_ref()?;
-    let all = all(snapshot).into_iter().filter(|addon| row(snapshot, addon).is_some_and(|row| row.installed));
-    let counts = |addon: &Addon| {
-        let applied = row(snapshot, addon).map_or(0, |row| row.applied_at_ms);
-        // What a changed manifest says is compared when it was applied.
-        let same = row(snapshot, addon).map(|row| row.content.clone()) == content(snapshot, addon);
-        same && seen.at_mono_ms >= in_mono(snapshot, applied)
-    };
-    let mut differing = all.filter(counts).filter_map(|addon| {
-        let why = problem(snapshot, &addon).err()?;
+    let all = all(snapshot).into_iter().filter(|addon| row(snapshot, addon).is_some());
+    let differs = |addon: Addon| {
+        let why = if has_unapplied(snapshot, &addon) { UNAPPLIED.to_owned() } else { seen_problem(snapshot, &addon)? };
         Some((addon, why))
-    });
-    differing.next()
+    };
+    all.filter_map(differs).next()
 }
 
-/// Would an update apply an add-on that was installed: because its manifest changed, or because it differs?
+/// Was it installed with another content than is wanted now? That is for an update.
+fn has_unapplied(snapshot: &ClusterSnapshot<'_>, addon: &Addon) -> bool {
+    let row = row(snapshot, addon).filter(|row| row.installed);
+    row.is_some_and(|row| Some(&row.content) != content(snapshot, addon).as_ref())
+}
+
+/// What a look that came after its last application says against it.
+fn seen_problem(snapshot: &ClusterSnapshot<'_>, addon: &Addon) -> Option<String> {
+    let seen = look(snapshot)?.seen.as_ref()?;
+    let counts = seen.at_mono_ms >= applied_mono_ms(snapshot, addon).unwrap_or(0);
+    problem(snapshot, addon).err().filter(|_| counts)
+}
+
+/// Would an update apply an add-on again: because its manifest changed, or because it is not as it should be?
 #[must_use]
 pub fn has_work(snapshot: &ClusterSnapshot<'_>) -> bool {
-    let changed = |addon: &Addon| {
-        let row = row(snapshot, addon).filter(|row| row.installed);
-        row.is_some_and(|row| Some(&row.content) != content(snapshot, addon).as_ref())
+    has_any(snapshot) && differing(snapshot).is_some()
+}
+
+/// How much the last look at the add-ons is worth, in words. None: the cluster has none.
+#[must_use]
+pub fn looked(snapshot: &ClusterSnapshot<'_>) -> Option<String> {
+    let look = look(snapshot).filter(|_| has_any(snapshot));
+    let age_s = |at_mono_ms: u64| snapshot.now.mono_ms.saturating_sub(at_mono_ms) / 1_000;
+    let seen = look.and_then(|look| look.seen.as_ref()).map(|seen| age_s(seen.at_mono_ms));
+    let seen = seen.map_or_else(|| "were not looked at yet".to_owned(), |age| format!("were looked at {age} s ago"));
+    let failure = look.and_then(|look| look.failure.as_ref());
+    let since = failure.map(|failure| format!(", and cannot be since: {}", failure.what)).unwrap_or_default();
+    has_any(snapshot).then(|| format!("its add-ons {seen}{since}"))
+}
+
+/// The add-ons that this update leaves unverified, each with the reason. Before its stage it is those whose content it
+/// would have applied.
+#[must_use]
+pub fn unverified(snapshot: &ClusterSnapshot<'_>) -> Vec<String> {
+    let (Some(rollout), Some(update)) = (snapshot.rollout, snapshot.update()) else { return Vec::new() };
+    let current = current(snapshot);
+    let why = |addon: Addon| {
+        let verified = row(snapshot, &addon).and_then(|row| row.verified_in.as_ref()) == Some(&rollout.name);
+        match &current {
+            _ if verified => None,
+            Some(current) if current.addon.name == addon.name => Some(current.waits(snapshot).message),
+            _ if has_unapplied(snapshot, &addon) => Some(format!("add-on {addon}: {UNAPPLIED}")),
+            Some(_) => Some(format!("add-on {addon} was not verified")),
+            None => None,
+        }
     };
-    has_any(snapshot) && (all(snapshot).iter().any(changed) || differing(snapshot).is_some())
+    if has(snapshot, update) { all(snapshot).into_iter().filter_map(why).collect() } else { Vec::new() }
 }
 
 /// Their names, in their order.
@@ -463,15 +556,12 @@ pub fn statuses(snapshot: &ClusterSnapshot<'_>) -> Vec<AddonStatus> {
         let row = row(snapshot, &addon);
         let known = row.filter(|row| row.installed);
         let is_current = current.as_ref().is_some_and(|current| current.addon.name == addon.name);
-        let looked = look(snapshot).is_some_and(|look| look.seen.is_some());
         let fault = if is_current {
             current.as_ref().map(|current| current.waits(snapshot).message)
         } else if known.is_none() {
             Some(not_due(snapshot, current.as_ref()))
-        } else if looked {
-            problem(snapshot, &addon).err()
         } else {
-            None
+            standing(snapshot, &addon).err()
         };
         AddonStatus {
             settled: known.is_some() && fault.is_none(),
@@ -482,6 +572,19 @@ pub fn statuses(snapshot: &ClusterSnapshot<'_>) -> Vec<AddonStatus> {
         }
     };
     all(snapshot).into_iter().map(status).collect()
+}
+
+/// Is an installed add-on as it should be, and is that known?
+fn standing(snapshot: &ClusterSnapshot<'_>, addon: &Addon) -> Result<(), String> {
+    if has_unapplied(snapshot, addon) {
+        return Err(UNAPPLIED.to_owned());
+    }
+    // An answer takes the failure of an earlier look away.
+    match look(snapshot) {
+        Some(AddonsObservation { failure: Some(failure), .. }) => Err(format!("cannot be looked at: {}", failure.what)),
+        Some(AddonsObservation { seen: Some(_), .. }) => problem(snapshot, addon),
+        Some(_) | None => Err("not looked at yet".to_owned()),
+    }
 }
 
 /// Why an add-on is not applied yet.

@@ -57,7 +57,7 @@ pub fn of_cluster(snapshot: &ClusterSnapshot<'_>) -> Option<Blocked> {
         None => why_not_started(snapshot),
         Some(_) => match snapshot.update() {
             Some(update) => waits::of_cluster(snapshot, update),
-            None => safety::may_start_anything(snapshot).err(),
+            None => safety::may_start_anything(snapshot).err().or_else(|| addons::of_cluster(snapshot)),
         },
     }
 }

@@ -13,21 +13,25 @@ use super::{
     drain, handshake as handshake_objects, hooks, renewal, wants,
 };
 use crate::{
-    core::decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
+    core::{
+        addons::forget_unnamed,
+        decide::{begin_stage, end_rollout, end_stage, end_stages, item_names, secrets_in_use},
+    },
     facts::{
         AddedReboot, AuditObject, ClusterStage, ControlSet, Deferral, DesiredState, LockRow, MUSTER, MachineRow,
         MachineUpdate, PermitRow, RebootWhy, RequestRow, Slot, Stage, StageRow, Transaction, UpdateRow,
         handshake::Subject,
     },
     plan::{
-        Limits, handshake, locks, reboot,
+        Limits, addons, handshake, locks, reboot,
+        snapshot::ClusterSnapshot,
         update::{ClusterStep, MachineStep, Step, transitions, turn::TurnState},
     },
 };
 
 pub(in crate::core) fn record(tx: &mut Transaction<'_>, step: Step, limits: &Limits, now: Now) {
     match step {
-        Step::Cluster { rollout, step } => of_cluster(tx, &rollout, step, now),
+        Step::Cluster { rollout, step } => of_cluster(tx, &rollout, step, limits, now),
         Step::Machine { machine, step } => {
             let state = |tx: &Transaction<'_>| TurnState::of(tx, &machine, limits, now);
             let (name, before) = (step.name(), cfg!(debug_assertions).then(|| state(tx)));
@@ -41,14 +45,14 @@ pub(in crate::core) fn record(tx: &mut Transaction<'_>, step: Step, limits: &Lim
 }
 
 /// Aborts at the end of a stage's time, as its policy demands.
-fn abort(tx: &mut Transaction<'_>, rollout: &str, stage: ClusterStage, now: Now) {
+fn abort(tx: &mut Transaction<'_>, rollout: &str, stage: ClusterStage, limits: &Limits, now: Now) {
     let kind = tx.update_mut(rollout).map(|update| update.kind).unwrap_or_default();
     let line = format!(
         "aborted, for \"{}\" took longer than updateDeadlines allows: nothing new starts; machines not disturbed yet \
          are given back as they were",
         stage.name(kind)
     );
-    wants(tx, MUSTER, rollout, (DesiredState::Abort, "abort", &line), now);
+    wants(tx, MUSTER, rollout, (DesiredState::Abort, "abort", &line), limits, now);
 }
 
 /// Pauses at a deadline that leaves the decision to an operator. `what`: what took too long.
@@ -62,7 +66,18 @@ pub(super) fn pause(tx: &mut Transaction<'_>, rollout: &str, what: &str, now: No
     tx.audit(MUSTER, "pause", AuditObject::Rollout(rollout), &line, now.wall_ms);
 }
 
-pub(super) fn of_cluster(tx: &mut Transaction<'_>, rollout: &str, step: ClusterStep, now: Now) {
+/// A stage that took too long, in words: of the add-ons also what it waits for.
+fn late_stage(tx: &Transaction<'_>, rollout: &str, stage: ClusterStage, limits: &Limits, now: Now) -> Option<String> {
+    let row = tx.rollouts.get(rollout)?;
+    let update = row.update.as_ref()?;
+    let named = format!("\"{}\"", stage.name(update.kind));
+    let waits = ClusterSnapshot::of(tx, &row.cluster, limits, now)
+        .filter(|_| stage == ClusterStage::AddonsVerified)
+        .and_then(|snapshot| addons::of_update(&snapshot, update));
+    Some(waits.map_or_else(|| named.clone(), |waits| format!("{named} ({})", waits.message)))
+}
+
+pub(super) fn of_cluster(tx: &mut Transaction<'_>, rollout: &str, step: ClusterStep, limits: &Limits, now: Now) {
     let revision = tx.meta.revision + 1;
     let Some(update) = tx.update_mut(rollout) else { return };
     match step {
@@ -82,11 +97,11 @@ pub(super) fn of_cluster(tx: &mut Transaction<'_>, rollout: &str, step: ClusterS
             hooks::end(tx, rollout, stage, now);
         }
         ClusterStep::Pause(stage) => {
-            let what = format!("\"{}\"", stage.name(update.kind));
+            let what = late_stage(tx, rollout, stage, limits, now).unwrap_or_default();
             pause(tx, rollout, &what, now);
         }
         ClusterStep::PauseUnsteady => renewal::pause(tx, rollout, now),
-        ClusterStep::Abort(stage) => abort(tx, rollout, stage, now),
+        ClusterStep::Abort(stage) => abort(tx, rollout, stage, limits, now),
         ClusterStep::TryAgain => try_again(tx, rollout, now),
         ClusterStep::Close => close(tx, rollout, now),
     }
@@ -148,6 +163,7 @@ fn close(tx: &mut Transaction<'_>, rollout: &str, now: Now) {
     end_rollout(tx, rollout, now);
     // The newest spec holds again.
     handshake_objects::forget_unwanted(tx, &cluster);
+    forget_unnamed(tx, &cluster);
     tx.drop_unused_specs(&cluster);
 }
 

@@ -18,6 +18,9 @@ pub struct AddonRow {
     pub version: Option<String>,
     /// When that was, in Unix milliseconds.
     pub applied_at_ms: u64,
+    /// When this content was applied first, in Unix milliseconds.
+    #[serde(default)]
+    pub since_ms: u64,
     /// Number of times that it was applied.
     pub applications: u32,
     /// Was it ever found available? From then on it is applied by updates alone.
@@ -39,9 +42,9 @@ pub struct DeploymentState {
     pub wanted: i64,
     /// `status.readyReplicas`.
     pub ready: i64,
-    /// Is its newest spec observed, are all replicas of it, and is its condition Available True?
+    /// Has the rollout of its newest spec come to its end, as `kubectl rollout status` says, with at least one replica?
     pub available: bool,
-    /// The message of the condition that speaks against it; empty: none does.
+    /// What speaks against that; empty: nothing does.
     pub message: String,
 }
 
@@ -102,4 +105,9 @@ pub struct AddonsObservation {
     pub refused: Option<(String, Seen<KubernetesFailure>)>,
     /// The add-on that is due and was not applied yet, and since when, in Unix milliseconds.
     pub due: Option<(String, u64)>,
+    /// When this process applied each add-on last, in monotonic milliseconds: the wall clock may step back.
+    pub applied: BTreeMap<String, u64>,
+    /// The time from which an update looks at its add-ons, as it is recorded in Unix milliseconds, and in monotonic
+    /// milliseconds of this process.
+    pub verified_from: Option<(u64, u64)>,
 }

@@ -79,7 +79,9 @@ struct DeploymentSpec {
 #[serde(rename_all = "camelCase", default)]
 struct DeploymentStatus {
     observed_generation: Option<i64>,
+    replicas: i64,
     updated_replicas: i64,
+    available_replicas: i64,
     ready_replicas: i64,
     #[serde(deserialize_with = "nullable")]
     conditions: Vec<Condition>,
@@ -101,25 +103,44 @@ pub(super) async fn look(
     Ok(states)
 }
 
+/// A Deployment is available by the rule of `kubectl rollout status`: its condition Available stays True while replicas
+/// of an older template serve and none of the newest is ready.
 fn state(object: DeploymentObject) -> DeploymentState {
     let DeploymentObject { metadata, spec, status } = object;
     let wanted = spec.replicas.unwrap_or(1);
-    let condition = |kind: &str, value: &str| {
-        status.conditions.iter().find(|condition| condition.kind == kind && condition.status == value)
-    };
-    let observed = status.observed_generation == metadata.generation;
-    let available = observed && status.updated_replicas == wanted && condition("Available", "True").is_some();
-    let against = condition("Progressing", "False").or_else(|| condition("ReplicaFailure", "True"));
-    let message = match against.or_else(|| condition("Available", "False")) {
-        _ if available => String::new(),
-        Some(condition) => one_line(&condition.message),
-        None if !observed => "its controller has not seen its newest spec".to_owned(),
-        None => format!("{} of {wanted} replicas are of its newest template", status.updated_replicas),
-    };
+    let message = against(&metadata, wanted, &status);
+    let available = message.is_none();
+    let message = message.unwrap_or_default();
     let image = spec.template.spec.containers.first().map(|container| container.image.as_str());
     let label = metadata.labels.get(VERSION_LABEL).map(String::as_str);
     let version = image.and_then(tag).or(label).map(one_line);
     DeploymentState { version, wanted, ready: status.ready_replicas, available, message }
+}
+
+/// Why a Deployment with so many wanted replicas is not available. None: it is.
+fn against(metadata: &Meta, wanted: i64, status: &DeploymentStatus) -> Option<String> {
+    let DeploymentStatus { replicas, updated_replicas: updated, available_replicas: available, .. } = *status;
+    let condition = |kind: &str, value: &str| {
+        let said = status.conditions.iter().find(|condition| condition.kind == kind && condition.status == value);
+        said.map(|condition| one_line(&condition.message))
+    };
+    if status.observed_generation < metadata.generation {
+        return Some("its controller has not seen its newest spec".to_owned());
+    }
+    if wanted == 0 {
+        return Some("it is scaled to 0".to_owned());
+    }
+    let fault = if updated != wanted {
+        format!("{updated} of {wanted} replicas are of its newest template")
+    } else if replicas != updated {
+        format!("replicas of an older template are left: {}", replicas.saturating_sub(updated))
+    } else if available < wanted {
+        format!("{available} of {wanted} replicas are available")
+    } else {
+        return condition("Progressing", "False");
+    };
+    let said = condition("Progressing", "False").or_else(|| condition("ReplicaFailure", "True"));
+    said.or_else(|| condition("Available", "False")).or(Some(fault))
 }
 
 /// The tag of an image: what follows the last colon of its last part, without a digest.

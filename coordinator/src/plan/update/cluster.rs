@@ -137,8 +137,9 @@ pub(super) fn is_ahead(snapshot: &ClusterSnapshot<'_>) -> bool {
 pub fn overdue_stage(snapshot: &ClusterSnapshot<'_>) -> Option<(ClusterStage, u64)> {
     let (update, rollout) =
         (snapshot.update().filter(|update| update.desired != DesiredState::Abort)?, snapshot.rollout?);
-    if let Some(hooks) = hooks::overdue(snapshot) {
-        return Some(hooks);
+    let of_stage = hooks::overdue(snapshot).or_else(|| addons::overdue(snapshot));
+    if let Some(late) = of_stage.or_else(|| renewal::overdue(snapshot)) {
+        return Some(late);
     }
     let late = safety::before_update_done(snapshot).is_ok() && snapshot.now.wall_ms >= deadline_ms(snapshot, update);
     let asked = update.stages.get(&ClusterStage::LocksInactive).filter(|stage| stage.finished_at_ms.is_none());

@@ -336,6 +336,20 @@ fn deadline_ms(snapshot: &ClusterSnapshot<'_>, update: &UpdateRow) -> Option<u64
     Some(begun_ms.saturating_add(snapshot.spec.update_deadlines.kubernetes_drain.after_ms))
 }
 
+/// The cluster's stage, if it is past its deadline, and its start, Unix milliseconds. The time of a pause that began
+/// before the deadline is excluded, and a machine that has its turn has its own deadlines.
+pub(super) fn overdue(snapshot: &ClusterSnapshot<'_>) -> Option<(ClusterStage, u64)> {
+    let update = snapshot.update()?;
+    let until_ms = match update.desired {
+        DesiredState::Go => snapshot.now.wall_ms,
+        DesiredState::Pause { since_ms } => since_ms,
+        DesiredState::Abort => return None,
+    };
+    let began_ms = stage(update).filter(|_| is_free(snapshot))?.started_at_ms;
+    let late = deadline_ms(snapshot, update).is_some_and(|at_ms| until_ms >= at_ms);
+    late.then_some((ClusterStage::PodsRenewed, began_ms))
+}
+
 /// Deadline of a machine's wait for its turn in the pass, Unix milliseconds: past it the update pauses.
 pub(super) fn turn_deadline_ms(
     snapshot: &ClusterSnapshot<'_>,

@@ -15,7 +15,8 @@ use super::super::{
 };
 use super::{create, is_finished};
 
-/// Every Deployment has one ReplicaSet per template. An older one goes to 0 at once: there is no rolling update.
+/// Every Deployment has one ReplicaSet per template. Simplified from a rolling update: the newest has its full size at
+/// once, and the pods of an older one that are ready stay until all of the newest are.
 pub(super) fn deployments(state: &mut State) {
     for deployment in state.store.all("deployments.apps") {
         if is_terminating(&deployment) {
@@ -31,17 +32,24 @@ pub(super) fn deployments(state: &mut State) {
             // A namespace that is terminating refuses it.
             drop(create(state, "replicasets.apps", &space, replica_set(&deployment, &wanted, replicas)));
         }
-        for old in &sets {
-            let size = if name(old) == wanted { replicas } else { 0 };
-            state.store.update("replicasets.apps", old, |old| scale_to(old, size));
+        let ready = |set: &Arc<Value>| number(set, "/status/readyReplicas");
+        let newest = sets.iter().find(|set| name(set) == wanted);
+        let is_through = newest.map_or(0, ready) >= replicas;
+        for set in &sets {
+            let size = match (name(set) == wanted, is_through) {
+                (true, _) => replicas,
+                (false, true) => 0,
+                (false, false) => ready(set).min(number(set, "/spec/replicas")),
+            };
+            state.store.update("replicasets.apps", set, |set| scale_to(set, size));
         }
-        let counts = sets.iter().map(|set| number(set, "/status/readyReplicas")).sum();
-        let total = sets.iter().map(|set| number(set, "/status/replicas")).sum();
+        let counts = sets.iter().map(ready).sum();
+        let total: i64 = sets.iter().map(|set| number(set, "/status/replicas")).sum();
         let updated = sets.iter().filter(|set| name(set) == wanted).map(|set| number(set, "/status/replicas")).sum();
         state.store.update("deployments.apps", &deployment, |deployment| {
             report(deployment, total, counts);
             set_count(deployment, "updatedReplicas", updated);
-            set_count(deployment, "unavailableReplicas", (replicas - counts).max(0));
+            set_count(deployment, "unavailableReplicas", (replicas.max(total) - counts).max(0));
             let (status, reason, message) = if counts >= replicas {
                 ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
             } else {

@@ -164,6 +164,7 @@ fn object(change: impl FnOnce(&mut Value)) -> Value {
         "metadata": {"name": "d", "generation": 3, "labels": {"app.kubernetes.io/version": "9"}},
         "spec": {"replicas": 2, "template": {"spec": {"containers": containers}}},
         "status": {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2,
+                   "availableReplicas": 2,
                    "conditions": [{"type": "Available", "status": "True", "reason": "", "message": ""}]},
     });
     change(&mut object);
@@ -187,13 +188,28 @@ fn deployment_is_available_with_its_newest_spec() {
     assert_eq!(unseen, "its controller has not seen its newest spec");
     let old = said(|object| object["status"]["updatedReplicas"] = json!(1));
     assert_eq!(old, "1 of 2 replicas are of its newest template");
+    let both = said(|object| object["status"]["replicas"] = json!(3));
+    assert_eq!(both, "replicas of an older template are left: 1", "a broken upgrade: the old one serves");
+    let none = said(|object| {
+        object["spec"]["replicas"] = json!(0);
+        object["status"] = json!({"observedGeneration": 3});
+    });
+    assert_eq!(none, "it is scaled to 0");
+    let fresh = said(|object| object["status"]["availableReplicas"] = json!(1));
+    assert_eq!(fresh, "1 of 2 replicas are available");
+    let late = said(|object| {
+        object["status"]["conditions"][0] = json!({"type": "Progressing", "status": "False", "message": "timed out"});
+    });
+    assert_eq!(late, "timed out");
     let unavailable = said(|object| {
+        object["status"].as_object_mut().expect("a status").remove("availableReplicas");
         object["status"]["conditions"] = json!([
             {"type": "Available", "status": "False", "reason": "MinimumReplicasUnavailable", "message": "too few\n"},
         ]);
     });
     assert_eq!(unavailable, "too few");
     let stuck = said(|object| {
+        object["status"]["availableReplicas"] = json!(0);
         object["status"]["conditions"] = json!([
             {"type": "Available", "status": "False", "message": "too few"},
             {"type": "Progressing", "status": "False", "message": "has timed out progressing."},

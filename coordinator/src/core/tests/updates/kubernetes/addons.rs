@@ -7,6 +7,7 @@ use muster_proto::model::{
 
 use super::*;
 use crate::{
+    core::KubernetesQuestion,
     facts::{
         AddonRow, ClusterStage, Sealed, SecretId,
         kubernetes::{
@@ -164,6 +165,7 @@ fn first_worker_brings_addons() {
     assert_eq!((fleet.state("control-1"), about_addons(&fleet)), ("Ready", 0), "no worker is Ready");
     fleet.finish("worker-1");
     assert_eq!((fleet.state("worker-1"), about_addons(&fleet)), ("Ready", 1));
+    assert_eq!(reason_of(&fleet), "AddonInstalling", "the open deployment does not hide it");
     fleet.live(&mut kubernetes, 6);
     assert_eq!(kubernetes.applied(), ["helm-controller sha256:helm-1.0"]);
     let row = recorded(&fleet, "helm-controller").expect("recorded");
@@ -211,7 +213,13 @@ fn refused_application_is_tried_again() {
     assert_eq!(reason_of(&fleet), "AddonNotApplied");
     fleet.live(&mut kubernetes, 5 * MINUTE);
     assert_eq!(reason_of(&fleet), "AddonNotAvailable");
-    kubernetes.refused = Some(KubernetesFailure::Forbidden("deployments.apps is forbidden".to_owned()));
+    let of_webhook = "admission webhook \"w\" denied the request";
+    kubernetes.refused = Some(KubernetesFailure::Forbidden(of_webhook.to_owned()));
+    fleet.live(&mut kubernetes, MINUTE);
+    let clears_when = waits(&fleet).expect("waits").clears_when;
+    assert!(!clears_when.contains("rbac"), "{clears_when}");
+    let of_rbac = "deployments.apps \"d\" is forbidden: User \"m\" cannot patch resource \"deployments\" in API group";
+    kubernetes.refused = Some(KubernetesFailure::Forbidden(of_rbac.to_owned()));
     fleet.live(&mut kubernetes, MINUTE);
     let clears_when = waits(&fleet).expect("waits").clears_when;
     assert!(clears_when.contains("musterctl kubernetes rbac --with-addons"), "{clears_when}");
@@ -335,6 +343,11 @@ fn unavailable_addon_pauses_update() {
     fleet.live(&mut kubernetes, 2 * MINUTE);
     assert!(fleet.is_paused());
     assert!(says(&fleet).contains("0 of 1 replicas are ready"), "{}", says(&fleet));
+    let stuck = fleet.look("control-1", |snapshot, _| crate::plan::update::overdue_stage(snapshot));
+    assert_eq!(stuck.map(|(stage, _)| stage), Some(ClusterStage::AddonsVerified));
+    let lines = audited(&fleet);
+    let paused = lines.iter().find(|line| line.contains("paused, for")).expect("audited");
+    assert!(paused.contains("0 of 1 replicas are ready"), "{paused}");
     assert_eq!(kubernetes.applied(), ["helm-controller sha256:helm-2.0"], "once");
     fleet.ask(Request::Resume { rollout: fleet.rollout() }).expect("goes on");
     fleet.live(&mut kubernetes, 10);
@@ -358,6 +371,10 @@ fn late_addon_fails_update_where_wanted() {
     assert!(!is_open(&fleet));
     let aborted = fleet.core.facts().rollouts.values().filter_map(|row| row.update.as_ref()).next_back();
     assert_eq!(aborted.map(|update| update.desired), Some(DesiredState::Abort));
+    let lines = audited(&fleet);
+    let aborted = lines.iter().find(|line| line.contains("aborted, for")).expect("audited");
+    assert!(aborted.contains("leaves add-ons unverified: add-on helm-controller 2.0: Deployment"), "{aborted}");
+    assert!(aborted.contains("add-on dns was not verified"), "{aborted}");
     fleet.live(&mut kubernetes, 6 * MINUTE);
     assert_eq!(reason_of(&fleet), "AddonDiffers", "it was installed once: the next update applies it again");
     assert_eq!(kubernetes.applied().len(), 1);
@@ -400,7 +417,131 @@ fn silent_api_server_holds_addons() {
     kubernetes.cluster_uid = "another";
     *kubernetes.helm() = state("0.9", 1);
     fleet.live(&mut kubernetes, 12 * MINUTE);
-    assert_eq!(reason_of(&fleet), "", "what another cluster says is not believed");
+    assert_eq!(reason_of(&fleet), "KubernetesUnavailable", "what another cluster says is not believed");
+    let helm = |fleet: &Fleet| {
+        let state = documents::cluster_states(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now()).remove(0);
+        (state.status.actual_value, state.status.message)
+    };
+    let (actual, message) = helm(&fleet);
+    assert!(actual == "false" && message.starts_with("cannot be looked at: it belongs to another"), "{message}");
+    let refused = fleet.ask(update()).expect_err("nothing to do");
+    let refused = format!("{refused:?}");
+    assert!(refused.contains("its add-ons were looked at") && refused.contains("cannot be since"), "{refused}");
+    fleet.kubernetes.clear();
+    fleet.restart();
+    assert_eq!(helm(&fleet), ("false".to_owned(), "not looked at yet".to_owned()));
+}
+
+/// A Deployment that is deleted before it was ever available is applied again; one that is there is left alone.
+#[test]
+fn absent_deployment_is_installed_again() {
+    let mut fleet = at_rest_with(|spec| spec.helm_controller = Some(helm("1.0")));
+    let mut kubernetes = Kubernetes::of(&fleet);
+    published(&mut kubernetes);
+    kubernetes.publish("helm-1.0", "helm-controller", state("1.0", 0));
+    fleet.live(&mut kubernetes, 2 * MINUTE);
+    assert_eq!(kubernetes.applied().len(), 1);
+    kubernetes.deployments.clear();
+    fleet.live(&mut kubernetes, 35);
+    assert_eq!(kubernetes.applied().len(), 2);
+    fleet.live(&mut kubernetes, 2 * MINUTE);
+    assert_eq!(kubernetes.applied().len(), 2, "it is there");
+    assert!(fleet.look("control-1", |snapshot, _| crate::plan::addons::has_work(snapshot)));
+    for _ in 0..16 {
+        kubernetes.deployments.clear();
+        fleet.live(&mut kubernetes, MINUTE);
+    }
+    assert_eq!(reason_of(&fleet), "AddonNotAvailable", "no application gives it more time");
+    let mut fleet = started(fleet, &mut kubernetes);
+    fleet.live(&mut kubernetes, 20);
+    assert_eq!((stage(&fleet), is_open(&fleet)), (Some(false), true), "{}", says(&fleet));
+}
+
+/// The first open application, taken from the questions.
+fn application(fleet: &mut Fleet, kubernetes: &mut Kubernetes) -> KubernetesQuestion {
+    loop {
+        let is_apply = |question: &KubernetesQuestion| matches!(question.op, KubernetesOp::Apply { .. });
+        if fleet.kubernetes.first().is_some_and(is_apply) {
+            return fleet.kubernetes.remove(0);
+        }
+        if !fleet.answer_kubernetes(kubernetes) {
+            fleet.pass(1_000, &[]);
+        }
+    }
+}
+
+#[test]
+fn late_answer_of_former_addon_is_dropped() {
+    let mut fleet = at_rest_with(both);
+    let mut kubernetes = Kubernetes::of(&fleet);
+    published(&mut kubernetes);
+    let asked = application(&mut fleet, &mut kubernetes);
+    change(&mut fleet, |spec| spec.helm_controller = None);
+    let KubernetesQuestion { number, about, .. } = asked;
+    fleet.step(Input::KubernetesAnswered { about, number, result: Ok(KubernetesReply::Applied(1)) }).expect("taken");
+    assert_eq!(recorded(&fleet, "helm-controller"), None);
+}
+
+#[test]
+fn addon_that_returns_is_installed_again() {
+    let (mut fleet, mut kubernetes) = installed();
+    change(&mut fleet, |spec| spec.addons.clear());
+    assert_eq!(recorded(&fleet, "dns"), None);
+    change(&mut fleet, |spec| spec.addons = vec![dns()]);
+    fleet.live(&mut kubernetes, 20);
+    assert_eq!(kubernetes.applied(), ["dns sha256:dns"]);
+}
+
+#[test]
+fn unapplied_content_is_shown() {
+    let (mut fleet, mut kubernetes) = installed();
+    change(&mut fleet, |spec| spec.helm_controller = Some(helm("2.0")));
+    fleet.live(&mut kubernetes, 10);
+    let text = "add-on helm-controller 2.0: its manifest in force was never applied";
+    assert_eq!((reason_of(&fleet).as_str(), says(&fleet).as_str()), ("AddonDiffers", text));
+    release(&mut fleet, &["install"], 2);
+    let mut fleet = started(fleet, &mut kubernetes);
+    let rollout = fleet.rollout();
+    let said = fleet.ask(Request::Abort { rollout: rollout.clone() }).expect("aborts");
+    let Reply::Done(lines) = said else { panic!("{said:?}") };
+    let wanted = format!("{rollout} leaves add-ons unverified: {text}");
+    assert!(lines.contains(&wanted), "{lines:?}");
+}
+
+/// An operator's pause leaves the reason in the text.
+#[test]
+fn paused_update_says_why() {
+    let (mut fleet, mut kubernetes) = installed();
+    release(&mut fleet, &[], 2);
+    kubernetes.publish("helm-1.0", "helm-controller", state("1.0", 0));
+    *kubernetes.helm() = state("1.0", 0);
+    let mut fleet = started(fleet, &mut kubernetes);
+    fleet.live(&mut kubernetes, 10);
+    fleet.ask(Request::Pause { rollout: fleet.rollout() }).expect("pauses");
+    for _ in 0..3 {
+        assert!(says(&fleet).contains("0 of 1 replicas are ready"), "{}", says(&fleet));
+        fleet.live(&mut kubernetes, 30);
+    }
+}
+
+/// After the wall clock stepped back things settle all the same, and the API server is not asked without pause.
+#[test]
+fn wall_clock_may_step_back() {
+    let (mut fleet, mut kubernetes) = installed();
+    *kubernetes.helm() = state("0.9", 1);
+    kubernetes.publish("helm-1.0", "helm-controller", state("1.0", 0));
+    release(&mut fleet, &[], 2);
+    let mut fleet = started(fleet, &mut kubernetes);
+    fleet.live(&mut kubernetes, 3);
+    assert_eq!(stage(&fleet), Some(false));
+    fleet.clock_ms -= 3_600_000;
+    let answered = kubernetes.answered;
+    fleet.live(&mut kubernetes, MINUTE);
+    assert!(kubernetes.answered - answered <= 35, "{} questions in a minute", kubernetes.answered - answered);
+    assert_eq!(kubernetes.applied().len(), 1, "once in a stage");
+    *kubernetes.helm() = state("1.0", 1);
+    fleet.live(&mut kubernetes, 20);
+    assert_eq!((stage(&fleet), is_open(&fleet)), (Some(true), false), "{}", says(&fleet));
 }
 
 #[test]
