@@ -157,7 +157,8 @@ pub struct HandshakeObjects {
 pub struct StandingRequest {
     /// Its UID.
     pub uid: String,
-    /// Time when it was seen first, in Unix milliseconds.
+    /// Time when it was seen first, in Unix milliseconds. Documents show it as the start of a NodeDeletionRequest;
+    /// the start of any other is that of the request for which it stands.
     pub since_ms: u64,
     /// A lock that changed earlier does not answer it.
     pub revision: u64,
