@@ -363,7 +363,7 @@ impl Handshake {
         }
     }
 
-    /// Sets its locks about this inactive for this request. One that is inactive for an earlier one is set active first.
+    /// Sets its locks about this inactive for this request. One that is so for an earlier one is set active first.
     fn set_inactive(&mut self, controller: &str, subject: &Subject, uid: &str) {
         let mine = self.locks.iter_mut().filter(|lock| lock.object.controller == controller);
         let of_it = |lock: &&mut Lock| lock.object.subject == *subject && !lock.object.name.starts_with("double-");
