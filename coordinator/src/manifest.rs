@@ -58,9 +58,9 @@ const ANNOTATION_NAME_BYTES_MAX: usize = 63;
 /// Format of annotation keys, for messages.
 pub const ANNOTATION_KEY: &str = "name or prefix/name of letters, digits, '.', '_' and '-', up to 63 and 253 bytes";
 
-const DOCUMENT: Fields = Fields { known: &["apiVersion", "kind", "metadata", "spec"], later: &[] };
-const METADATA: Fields = Fields { known: &["name", "annotations"], later: &["labels"] };
-const KINDS: Fields = Fields { known: &["Cluster", "Machine"], later: &["Release"] };
+const DOCUMENT: Fields = Fields { known: &["apiVersion", "kind", "metadata", "spec"], later: &[], elsewhere: &[] };
+const METADATA: Fields = Fields { known: &["name", "annotations"], later: &["labels"], elsewhere: &[] };
+const KINDS: Fields = Fields { known: &["Cluster", "Machine"], later: &["Release"], elsewhere: &[] };
 
 /// A file, or another origin of a text.
 #[derive(Clone, Copy, Debug)]

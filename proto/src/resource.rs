@@ -105,6 +105,9 @@ pub struct ClusterStatus {
     /// The stage past its deadline: the cluster's own, else the oldest of a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lcm_operation_stuck: Option<StuckStage>,
+    /// Is the Helm controller as the manifest says, as far as is known? None: the manifest has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helm_controller_deployed: Option<bool>,
     /// The rollout under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<String>,

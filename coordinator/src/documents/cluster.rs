@@ -11,7 +11,7 @@ use super::{at, count, is_indeterminate, is_lost, since, update};
 use crate::{
     core::update::has_work,
     plan::{
-        blocked, safety,
+        addons, blocked, safety,
         snapshot::{ClusterSnapshot, MachineView, Progress},
     },
 };
@@ -49,6 +49,7 @@ pub(super) fn document(snapshot: &ClusterSnapshot<'_>, now: Now) -> Cluster {
             failed_nodes: is(|view| view.failed()),
             indeterminate_nodes: is(is_indeterminate),
             lcm_operation_stuck: update::cluster_stuck(snapshot),
+            helm_controller_deployed: addons::helm_settled(snapshot),
             rollout: snapshot.rollout.map(|rollout| rollout.name.clone()),
             phases: Phase::ALL.iter().map(|phase| phase_progress(snapshot, *phase)).collect(),
             blocked: since(blocked::of_cluster(snapshot), row.blocked_since, now),

@@ -12,13 +12,13 @@ use super::{
 };
 
 /// Fields of `helmController`.
-const HELM: Fields = Fields { known: &["version", "manifest", "namespace", "deployment"], later: &[] };
+const HELM: Fields = Fields { known: &["version", "manifest", "namespace", "deployment"], later: &[], elsewhere: &[] };
 /// Fields of an entry of `addons`.
-const ADDON: Fields = Fields { known: &["name", "manifest", "available", "version"], later: &[] };
+const ADDON: Fields = Fields { known: &["name", "manifest", "available", "version"], later: &[], elsewhere: &[] };
 /// Fields of `manifest`.
-const MANIFEST: Fields = Fields { known: &["url", "sha256", "secret"], later: &[] };
+const MANIFEST: Fields = Fields { known: &["url", "sha256", "secret"], later: &[], elsewhere: &[] };
 /// Fields of an entry of `available`.
-const DEPLOYMENT: Fields = Fields { known: &["namespace", "deployment"], later: &[] };
+const DEPLOYMENT: Fields = Fields { known: &["namespace", "deployment"], later: &[], elsewhere: &[] };
 /// Most entries of `addons`.
 const ADDONS_MAX: usize = 32;
 /// Most entries of `available`.

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Fields of `backups`.
-pub(super) const BACKUPS: Fields = Fields { known: &["swarm", "mke"], later: &[] };
+pub(super) const BACKUPS: Fields = Fields { known: &["swarm", "mke"], later: &[], elsewhere: &[] };
 
 type Types = BTreeMap<MachineType, Vec<StateItem>>;
 

@@ -37,10 +37,14 @@ pub(super) const CLUSTER: Fields = Fields {
         "kubernetes",
         "machineTypes",
     ],
-    later: &["agentConfig", "mkeUpgradeAttempts", "maintenance", "helmController"],
+    later: &["agentConfig", "mkeUpgradeAttempts"],
+    elsewhere: &[
+        ("maintenance", "it in `kubernetes`: `kubernetes.maintenance`"),
+        ("helmController", "it in `kubernetes`: `kubernetes.helmController`"),
+    ],
 };
 /// Fields of `machines` and `maxFailures`.
-pub(super) const COUNTS: Fields = Fields { known: &["control", "worker"], later: &[] };
+pub(super) const COUNTS: Fields = Fields { known: &["control", "worker"], later: &[], elsewhere: &[] };
 
 /// Most machines of one type a cluster may declare.
 pub const MACHINES_MAX: u32 = 10_000;

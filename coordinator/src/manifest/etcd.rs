@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Fields of `kubernetes.etcd`.
-const ETCD: Fields = Fields { known: &["health", "caFile", "certificateFile", "keyFile"], later: &[] };
+const ETCD: Fields = Fields { known: &["health", "caFile", "certificateFile", "keyFile"], later: &[], elsewhere: &[] };
 /// The word for a cluster whose etcd is not asked.
 const NONE: &str = "none";
 const URL: &str = "`none`, or http:// or https:// with a loopback address or ${machine.internalIP}, and a path";

@@ -11,7 +11,7 @@ use super::{
 
 /// Fields of an update group.
 pub(super) const GROUP: Fields =
-    Fields { known: &["name", "index", "concurrentUpdates", "rebootIfUpdateRequires"], later: &[] };
+    Fields { known: &["name", "index", "concurrentUpdates", "rebootIfUpdateRequires"], later: &[], elsewhere: &[] };
 /// Most groups of one cluster.
 const GROUPS_MAX: usize = 64;
 /// Highest `index`.

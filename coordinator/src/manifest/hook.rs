@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Fields of `updateHooks`.
-pub(super) const HOOKS: Fields = Fields { known: &["before", "after"], later: &[] };
+pub(super) const HOOKS: Fields = Fields { known: &["before", "after"], later: &[], elsewhere: &[] };
 /// Fields of one hook.
 pub(super) const HOOK: Fields = Fields {
     known: &[
@@ -31,6 +31,7 @@ pub(super) const HOOK: Fields = Fields {
         "onInterrupt",
     ],
     later: &[],
+    elsewhere: &[],
 };
 /// Most hooks before, or after, an update.
 const HOOKS_MAX: usize = 32;

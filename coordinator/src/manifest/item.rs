@@ -36,6 +36,7 @@ pub(super) const ITEM: Fields = Fields {
         "disruptive",
     ],
     later: &[],
+    elsewhere: &[],
 };
 /// Machine types whose machines have items.
 pub(super) const TYPES: &[&str] = &[MachineType::Control.as_str(), MachineType::Worker.as_str()];

@@ -19,10 +19,14 @@ use super::{
 pub(super) const KUBERNETES: Fields = Fields {
     known: &["kubeconfig", "adminConf", "drain", "etcd", "maintenance", "onDelete", "helmController", "addons"],
     later: &[],
+    elsewhere: &[],
 };
 /// Fields of `kubernetes.drain`.
-const DRAIN: Fields =
-    Fields { known: &["unmanagedPods", "keepLocalStorage", "waitForVolumes", "evictionsAtOnce"], later: &[] };
+const DRAIN: Fields = Fields {
+    known: &["unmanagedPods", "keepLocalStorage", "waitForVolumes", "evictionsAtOnce"],
+    later: &[],
+    elsewhere: &[],
+};
 
 /// Parse `kubernetes`.
 pub(super) fn read(spot: &Spot<'_>, secrets: Secrets<'_>, faults: &mut Faults<'_>) -> Option<KubernetesSpec> {

@@ -32,6 +32,7 @@ pub(super) const MACHINE: Fields = Fields {
         "rebootRequired",
     ],
     later: &["nodeName", "maintenance", "prepareDeletion"],
+    elsewhere: &[],
 };
 
 /// The clusters that a machine can belong to.

@@ -8,9 +8,10 @@ use super::{
 };
 
 /// Fields of `kubernetes.maintenance`.
-const MAINTENANCE: Fields = Fields { known: &["controllers"], later: &[] };
+const MAINTENANCE: Fields = Fields { known: &["controllers"], later: &[], elsewhere: &[] };
 /// Fields of an entry of `controllers`.
-const CONTROLLER: Fields = Fields { known: &["name", "finalizer", "handledAnnotation", "nodeLabels"], later: &[] };
+const CONTROLLER: Fields =
+    Fields { known: &["name", "finalizer", "handledAnnotation", "nodeLabels"], later: &[], elsewhere: &[] };
 /// Most declared controllers.
 const CONTROLLERS_MAX: usize = 32;
 /// Most labels of a controller's nodes.

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Fields of an entry.
-const ENTRY: Fields = Fields { known: &["namespace", "matchLabels"], later: &[] };
+const ENTRY: Fields = Fields { known: &["namespace", "matchLabels"], later: &[], elsewhere: &[] };
 /// Most entries.
 const ENTRIES_MAX: usize = 32;
 /// Most labels of an entry.

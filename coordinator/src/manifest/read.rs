@@ -29,6 +29,8 @@ pub(super) struct Fields {
     pub(super) known: &'static [&'static str],
     /// LCM's fields for a later release.
     pub(super) later: &'static [&'static str],
+    /// LCM's fields that Muster has in another place, and what is expected instead.
+    pub(super) elsewhere: &'static [(&'static str, &'static str)],
 }
 
 /// A value with its path.
@@ -367,7 +369,9 @@ impl<'n> Spot<'n> {
         let entries = self.entries(faults)?;
         for Entry { at, key, .. } in entries {
             let path = join(&self.path, key);
-            if fields.later.contains(&key.as_ref()) {
+            if let Some((_, instead)) = fields.elsewhere.iter().find(|(field, _)| *field == key.as_ref()) {
+                faults.add(*at, &path, "not a field of this map", *instead);
+            } else if fields.later.contains(&key.as_ref()) {
                 faults.add(*at, &path, LATER, "it left out");
             } else if !fields.known.contains(&key.as_ref()) {
                 let candidates = fields.known.iter().chain(fields.later).copied();

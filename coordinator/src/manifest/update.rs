@@ -23,11 +23,12 @@ const DEADLINES: Fields = Fields {
         "addons",
     ],
     later: &[],
+    elsewhere: &[],
 };
 /// Fields of one deadline.
-const DEADLINE: Fields = Fields { known: &["after", "outcome"], later: &[] };
+const DEADLINE: Fields = Fields { known: &["after", "outcome"], later: &[], elsewhere: &[] };
 /// Fields of a deadline with a fixed outcome.
-const TIME_ONLY: Fields = Fields { known: &["after"], later: &[] };
+const TIME_ONLY: Fields = Fields { known: &["after"], later: &[], elsewhere: &[] };
 /// Longest deadline: a week.
 const DEADLINE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
 /// Most controllers of one cluster.

@@ -2,7 +2,9 @@
 //! machine, and verified by every update. Level-triggered: what is due follows from what is recorded of each and from
 //! the last look at the Deployments.
 
-use muster_proto::model::{Addon, AddonDeployment, AddonManifest, Blocked, KubernetesSpec, MachineType, Reason};
+use muster_proto::model::{
+    Addon, AddonDeployment, AddonManifest, Blocked, HELM_CONTROLLER, KubernetesSpec, MachineType, Reason,
+};
 
 use super::{
     drain::kubernetes::{SETTLE_MS, questions},
@@ -572,6 +574,14 @@ pub fn statuses(snapshot: &ClusterSnapshot<'_>) -> Vec<AddonStatus> {
         }
     };
     all(snapshot).into_iter().map(status).collect()
+}
+
+/// Is the Helm controller as it should be, as far as is known? None: the manifest has none.
+#[must_use]
+pub fn helm_settled(snapshot: &ClusterSnapshot<'_>) -> Option<bool> {
+    snapshot.spec.kubernetes.as_ref()?.helm_controller.as_ref()?;
+    let of_helm = statuses(snapshot).into_iter().find(|status| status.addon.name == HELM_CONTROLLER);
+    of_helm.map(|status| status.settled)
 }
 
 /// Is an installed add-on as it should be, and is that known?

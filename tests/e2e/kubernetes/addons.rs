@@ -222,7 +222,7 @@ fn missing_image_stops_update() -> Result<()> {
     let image = "example.com/helm-controller:v2.0";
     site.kubernetes.set_missing_image(image, true);
     site.apply(2, "v2.0", &["updateDeadlines: {addons: {after: 5s}}"])?;
-    let words = ["Add-ons verified", "helm-controller v2.0", "0 of 1 replicas are ready", "minimum availability"];
+    let words = ["Add-ons verified", "helm-controller v2.0", "is not available", "an older template are left: 1"];
     site.fleet.ctl(&["update", "e2e", "--yes", "--accept-control-plane-downtime"])?.exits(4)?.says(&words[1..])?;
     site.fleet.ctl(&["get", "audit"])?.exits(0)?.says(&words[..1])?;
     ensure!(site.fleet.are_at("2.0"), "the machines are done");

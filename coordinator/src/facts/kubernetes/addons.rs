@@ -64,7 +64,12 @@ pub enum AddonText {
     /// It is the value of this secret.
     Secret(Arc<SecretRow>),
     /// It was read. No core makes this one.
-    Read(ManifestText),
+    Read {
+        /// All of it.
+        text: ManifestText,
+        /// Is it the value of a secret?
+        is_secret: bool,
+    },
 }
 
 /// The text of a manifest. It may be a secret's value, so no log shows it.

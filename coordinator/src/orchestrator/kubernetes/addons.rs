@@ -45,17 +45,19 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub(super) async fn prepared(op: KubernetesOp, vault: &Vault) -> Result<KubernetesOp, KubernetesFailure> {
     let KubernetesOp::Apply { cluster_uid, addon } = op else { return Ok(op) };
     let AddonToApply { text, .. } = &*addon;
-    let text = match text.clone() {
-        AddonText::Url { url, sha256 } => fetch::fetch(&url, &sha256).await.map_err(KubernetesFailure::Other)?,
+    let (text, is_secret) = match text.clone() {
+        AddonText::Url { url, sha256 } => (fetch::fetch(&url, &sha256).await.map_err(KubernetesFailure::Other)?, false),
         AddonText::Secret(row) => {
             let other = |why: String| KubernetesFailure::Other(format!("secret {}: {why}", row.id));
             let value = vault.open(&row).map_err(|error| other(error.to_string()))?;
             let text = String::from_utf8(value);
-            ManifestText(text.map_err(|_| other("it is not text, so it is no manifest".to_owned()))?.into())
+            let text = text.map_err(|_| other("it is not text, so it is no manifest".to_owned()))?;
+            (ManifestText(text.into()), true)
         }
-        AddonText::Read(text) => text,
+        AddonText::Read { text, is_secret } => (text, is_secret),
     };
-    Ok(KubernetesOp::Apply { cluster_uid, addon: Box::new(AddonToApply { text: AddonText::Read(text), ..*addon }) })
+    let text = AddonText::Read { text, is_secret };
+    Ok(KubernetesOp::Apply { cluster_uid, addon: Box::new(AddonToApply { text, ..*addon }) })
 }
 
 /// A Deployment.
@@ -170,13 +172,14 @@ struct ResourceList {
 /// # Errors
 /// The object, and what the API server says against it. Those before it are applied.
 pub(super) async fn apply(session: &mut Session<'_>, addon: &AddonToApply) -> Result<usize, KubernetesFailure> {
-    let AddonText::Read(ManifestText(text)) = &addon.text else {
+    let AddonText::Read { text: ManifestText(text), is_secret } = &addon.text else {
         return Err(KubernetesFailure::Other("the manifest was not read".to_owned()));
     };
     let objects = objects(text, &addon.namespace).map_err(KubernetesFailure::Other)?;
     let count = objects.len();
     let defined: Vec<(String, String)> = objects.iter().filter_map(Object::defines).collect();
-    let mut applying = Applying { session, resources: BTreeMap::new(), defined, deadline: Instant::now() + APPLY_MAX };
+    let (resources, deadline) = (BTreeMap::new(), Instant::now() + APPLY_MAX);
+    let mut applying = Applying { session, resources, defined, deadline, is_secret: *is_secret };
     let (first, rest): (Vec<Object>, Vec<Object>) = objects.into_iter().partition(Object::goes_first);
     for object in &first {
         applying.put(object).await.map_err(|failure| about(failure, object))?;
@@ -192,17 +195,9 @@ pub(super) async fn apply(session: &mut Session<'_>, addon: &AddonToApply) -> Re
 
 /// The failure, with the object that it is about.
 fn about(failure: KubernetesFailure, object: &Object) -> KubernetesFailure {
-    let with = |text: String| one_line(&format!("{object}: {text}"));
     match failure {
-        KubernetesFailure::Unreachable(text) => KubernetesFailure::Unreachable(with(text)),
-        KubernetesFailure::Forbidden(text) => KubernetesFailure::Forbidden(with(text)),
-        KubernetesFailure::NotFound(text) => KubernetesFailure::NotFound(with(text)),
-        KubernetesFailure::Conflict(text) => KubernetesFailure::Conflict(with(text)),
-        KubernetesFailure::Other(text) => KubernetesFailure::Other(with(text)),
-        KubernetesFailure::Busy { after, message } => KubernetesFailure::Busy { after, message: with(message) },
-        KubernetesFailure::Unauthorized(_)
-        | KubernetesFailure::AnotherCluster { .. }
-        | KubernetesFailure::NoKubeconfig(_) => failure,
+        KubernetesFailure::Unauthorized(_) => failure,
+        _ => failure.with_words(|text| one_line(&format!("{object}: {text}"))),
     }
 }
 
@@ -214,6 +209,8 @@ struct Applying<'s, 'a> {
     /// Group and kind of what the manifest itself defines: it is served a moment later.
     defined: Vec<(String, String)>,
     deadline: Instant,
+    /// Is the manifest the value of a secret? Then nothing of it may be shown.
+    is_secret: bool,
 }
 
 /// Why an object was not applied.
@@ -271,6 +268,10 @@ impl Applying<'_, '_> {
         if answer.is_unserved() {
             return Err(Refused::NotServed);
         }
+        // The API server's words may quote the object.
+        if (self.is_secret || object.is_secret()) && !answer.is_success() {
+            return Err(Refused::Failed(answer.failure_in_outline()));
+        }
         answer.object::<Value>()?;
         Ok(())
     }
@@ -311,6 +312,7 @@ impl Applying<'_, '_> {
                 return Ok(());
             }
             let rejected = found.status.conditions.iter().find(|condition| condition.status == "False");
+            let rejected = rejected.filter(|_| !self.is_secret);
             let words = rejected.map_or("it is not established", |condition| condition.message.as_str());
             self.pause(KubernetesFailure::Other(one_line(words))).await?;
         }

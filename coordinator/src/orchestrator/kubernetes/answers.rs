@@ -116,6 +116,27 @@ impl Answer {
         }
     }
 
+    /// The failure without the API server's words, which may quote what was sent: HTTP status, reason, and the fields
+    /// that are wrong. What RBAC lacks is said in words of ours.
+    pub(crate) fn failure_in_outline(&self) -> KubernetesFailure {
+        let status = self.status_object();
+        let is_name = |reason: &&str| !reason.is_empty() && reason.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let reason = status.as_ref().map(|status| status.reason.as_str()).filter(is_name);
+        let mut outline = format!("HTTP {}", self.status);
+        outline.extend(reason.into_iter().flat_map(|reason| [" ", reason]));
+        let causes = status.as_ref().map(Status::causes).unwrap_or_default().iter();
+        let fields: Vec<&str> = causes.map(|cause| cause.field.as_str()).filter(|field| !field.is_empty()).collect();
+        if !fields.is_empty() {
+            outline.extend([" (", &fields.join(", "), ")"]);
+        }
+        let failure = self.failure();
+        if failure.lacks_right() {
+            let subject = status.as_ref().map(Status::subject).unwrap_or_default();
+            outline = format!("{outline}: the account cannot patch resource \"{subject}\"");
+        }
+        failure.with_words(|_| one_line(&outline))
+    }
+
     /// What the answer to an eviction means.
     pub(crate) fn eviction(&self) -> Result<Eviction, KubernetesFailure> {
         if self.status == 200 || self.status == 201 {

@@ -204,6 +204,7 @@ pub(super) fn cluster() -> Cluster {
             failed_nodes: Vec::new(),
             indeterminate_nodes: Vec::new(),
             lcm_operation_stuck: None,
+            helm_controller_deployed: None,
             rollout: Some("edge-7-deploy-1".into()),
             phases: vec![phase(Phase::Prepare, 4, 2, 0), phase(Phase::Deploy, 1, 2, 1)],
             blocked: None,

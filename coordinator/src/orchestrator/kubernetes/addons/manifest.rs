@@ -59,6 +59,11 @@ impl Object {
         Some((group.to_owned(), kind.to_owned()))
     }
 
+    /// Is it a Secret?
+    pub(super) fn is_secret(&self) -> bool {
+        self.api_version == "v1" && self.kind == "Secret"
+    }
+
     /// Do others need it? They may come before it in the manifest.
     pub(super) fn goes_first(&self) -> bool {
         (self.api_version == "v1" && self.kind == "Namespace") || self.defines().is_some()

@@ -52,7 +52,7 @@ fn application(text: &str) -> KubernetesOp {
         version: None,
         content: "sha256:0".to_owned(),
         namespace: "here".to_owned(),
-        text: AddonText::Read(ManifestText(text.into())),
+        text: AddonText::Read { text: ManifestText(text.into()), is_secret: false },
     };
     KubernetesOp::Apply { cluster_uid: "uid".to_owned(), addon: Box::new(addon) }
 }
@@ -156,6 +156,33 @@ async fn refusals_name_the_object() {
     assert_eq!((result, asked(&server).len()), (Err(KubernetesFailure::Other(words.to_owned())), 1));
     let (server, result) = ask(vec![kube_system("other")], &application(text)).await;
     assert_eq!((result, asked(&server).len()), (Err(KubernetesFailure::another_cluster("uid", "other")), 0));
+}
+
+/// What the API server says about a Secret, or about an object of a manifest that is a secret, may have its values.
+#[tokio::test]
+async fn refusals_do_not_quote_secrets() {
+    let secret = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {a: hunter2}}";
+    let map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: s}, data: {a: hunter2}}";
+    let in_secret = |text: &str| {
+        let KubernetesOp::Apply { cluster_uid, mut addon } = application(text) else { unreachable!() };
+        addon.text = AddonText::Read { text: ManifestText(text.into()), is_secret: true };
+        KubernetesOp::Apply { cluster_uid, addon }
+    };
+    let core = || resources("v1", &[("secrets", "Secret", true), ("configmaps", "ConfigMap", true)]);
+    let invalid = json!({"kind": "Status", "reason": "Invalid", "code": 422, "message": "\"s\" is invalid: hunter2",
+                         "details": {"causes": [{"field": "data[a]", "message": "hunter2"}, {"field": "type"}]}});
+    for (op, object) in [(application(secret), "Secret s"), (in_secret(map), "ConfigMap s")] {
+        let (_, result) = ask(vec![kube_system("uid"), core(), Reply::json(422, invalid.clone())], &op).await;
+        let words = format!("{object}: HTTP 422 Invalid (data[a], type)");
+        assert_eq!(result, Err(KubernetesFailure::Other(words)));
+        let plain = Reply::text(502, "cannot relay hunter2");
+        let (_, result) = ask(vec![kube_system("uid"), core(), plain], &op).await;
+        assert_eq!(result, Err(KubernetesFailure::Unreachable(format!("{object}: HTTP 502"))));
+    }
+    let rights = json!({"kind": "Status", "reason": "Forbidden", "code": 403, "details": {"kind": "secrets"},
+                        "message": "secrets \"s\" is forbidden: User \"m\" cannot patch resource \"secrets\" in"});
+    let (_, result) = ask(vec![kube_system("uid"), core(), Reply::json(403, rights)], &application(secret)).await;
+    assert!(result.as_ref().is_err_and(KubernetesFailure::lacks_right), "{result:?}");
 }
 
 fn object(change: impl FnOnce(&mut Value)) -> Value {

@@ -563,6 +563,11 @@ fn states_tell_of_each_addon() {
     kubernetes.publish("helm-1.0", "helm-controller", state("1.0", 0));
     fleet.live(&mut kubernetes, 10);
     let message = says(&fleet);
+    let deployed = |fleet: &Fleet| {
+        let found = documents::clusters(fleet.core.facts(), |_| true, fleet.core.limits(), fleet.now()).remove(0);
+        serde_json::to_value(found).expect("JSON")["status"]["helmControllerDeployed"].as_bool()
+    };
+    assert_eq!(deployed(&fleet), Some(false));
     assert_eq!(
         states(&fleet),
         [
@@ -576,6 +581,7 @@ fn states_tell_of_each_addon() {
         states(&fleet),
         [told("helm-deployed", "edge-7", "true", 1, ""), told("addon-dns", "dns", "true", 1, "")]
     );
+    assert_eq!(deployed(&fleet), Some(true));
     let lines: Vec<String> = audited(&fleet);
     for line in ["add-on helm-controller 1.0 is applied (1 objects)", "add-on helm-controller 1.0 is available"] {
         assert!(lines.iter().any(|known| known.contains(line)), "{lines:?}");

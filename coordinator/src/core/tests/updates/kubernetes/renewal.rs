@@ -265,6 +265,8 @@ fn pod_on_foreign_node_is_named() {
     assert!(blocked.contains("its node elsewhere is of no machine of this update"), "{blocked}");
     fleet.live(&mut kubernetes, 31 * 60);
     assert!(fleet.is_paused() && kubernetes.evictions() == 0);
+    let stuck = fleet.look("control-1", |snapshot, _| crate::plan::update::overdue_stage(snapshot));
+    assert_eq!(stuck.map(|(stage, _)| stage), Some(crate::facts::ClusterStage::PodsRenewed));
     let old = kubernetes.on("elsewhere").pod.object.clone();
     kubernetes.replace(&old, true);
     fleet.ask(Request::Resume { rollout: fleet.rollout() }).expect("goes on");
