@@ -1,6 +1,7 @@
 //! The maintenance handshake as custom resources: which requests are made and removed in the Kubernetes cluster,
 //! whether one stands there, and whether it is gone. Level-triggered: what is recorded is compared with the last list.
 
+mod deletion;
 mod removing;
 
 use std::collections::BTreeMap;
@@ -12,16 +13,17 @@ use muster_proto::{
 
 use super::{
     drain::kubernetes::{self, FRESH_MS, SETTLE_MS},
-    locks::{self, CONTROLLERS_PREFIX},
+    locks::CONTROLLERS_PREFIX,
     requests::{Requested, requested},
     safety::{self, blocked},
     snapshot::ClusterSnapshot,
 };
 use crate::facts::{
-    self, Facts, HandshakeObservation, LockRow, MachineRow, Seen, StandingRequest,
+    self, Facts, HandshakeObservation, MachineRow, Seen, StandingRequest,
     handshake::{NewRequest, NodeAnnotations, RequestMark, RequestObject, Subject},
     kubernetes::{KubernetesFailure, KubernetesNode, KubernetesOp},
 };
+pub use deletion::lets_delete;
 
 /// Interval between two lists while a request exists, in milliseconds.
 const LOOK_EVERY_MS: u64 = 2_000;
@@ -152,7 +154,7 @@ fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
     let all = requested(snapshot.facts, cluster).filter(|_| spec(snapshot).is_some()).filter(stays);
     let objects = all.flat_map(|requested| {
         let mark = mark(snapshot.facts, &requested);
-        let deletion = deletion(snapshot, &requested);
+        let deletion = deletion::wanted(snapshot, &requested);
         subject(requested.machine).into_iter().chain(deletion).map(move |subject| (subject, mark)).collect::<Vec<_>>()
     });
     let object = |(subject, mark): (Subject, RequestMark)| {
@@ -160,25 +162,6 @@ fn wanted(snapshot: &ClusterSnapshot<'_>) -> Vec<NewRequest> {
         NewRequest { subject, name, scope: mark.scope, requested_by: cluster.to_string(), mark }
     };
     objects.map(object).collect()
-}
-
-/// The end of a machine's node, if it is to be requested beside its maintenance: a controller answers such requests.
-fn deletion(snapshot: &ClusterSnapshot<'_>, requested: &Requested<'_>) -> Option<Subject> {
-    let row = requested.machine.filter(|_| requested.removal)?;
-    deletes(snapshot, row).then(|| row.kubernetes_node.clone().map(Subject::Deletion))?
-}
-
-/// Is the end of this machine's node requested, or about to be? A removal that waits for no controller requests none.
-fn deletes(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> bool {
-    let stands = row.update.as_ref().is_some_and(|mine| mine.standing_deletion.is_some());
-    let by_turn = row.removal.as_ref().is_some_and(|removal| removal.by_turn && removal.departure.is_none());
-    row.is_removed() && (stands || (by_turn && takers(snapshot, row).next().is_some()))
-}
-
-/// Controllers with a lock for this machine that answer the request for the end of its node.
-fn takers<'a>(snapshot: &'a ClusterSnapshot<'_>, row: &'a MachineRow) -> impl Iterator<Item = &'a str> {
-    let takes = |lock: &&LockRow| lock.object.as_ref().is_some_and(|object| object.takes_deletion);
-    locks::of(snapshot, Some(&row.name)).filter(takes).map(|lock| lock.key.controller.as_str())
 }
 
 /// What the object of this request says about it.
@@ -436,22 +419,6 @@ fn stands_as<'a>(
         },
         None => Err(about_to_be_made(snapshot, subject)),
     }
-}
-
-/// Does the request for the end of this machine's node stand, and have the controllers that answer such requests
-/// handled it, as far as they show it? Their locks are asked apart.
-///
-/// # Errors
-/// Why it does not stand yet, or who has not handled it.
-pub fn lets_delete(snapshot: &ClusterSnapshot<'_>, row: &MachineRow) -> Result<(), Blocked> {
-    let node = row.kubernetes_node.clone().filter(|_| spec(snapshot).is_some() && deletes(snapshot, row));
-    let Some(subject) = node.map(Subject::Deletion) else { return Ok(()) };
-    let standing = row.update.as_ref().and_then(|mine| mine.standing_deletion.clone());
-    let Some((request, _)) = stands_as(snapshot, Some(row), &subject, standing)? else { return Ok(()) };
-    takers(snapshot, row).try_for_each(|controller| match marks(snapshot, controller).1 {
-        Some(handled) => is_handled(snapshot, controller, request, handled),
-        None => settles(snapshot, controller, first_seen(snapshot, request)),
-    })
 }
 
 fn standing(snapshot: &ClusterSnapshot<'_>, row: Option<&MachineRow>) -> Option<StandingRequest> {

@@ -40,7 +40,10 @@ pub fn requested<'a>(facts: &'a Facts, cluster: &'a ClusterName) -> impl Iterato
         let mine = machine.update.as_ref()?;
         // A machine that is removed meanwhile stays at its release.
         let release = if mine.maintenance.is_some() { "" } else { coming };
-        Some(Requested { machine: Some(machine), row: mine.request?, scope, removal: machine.is_removed(), release })
+        // The workloads of a removed machine may not stay, whatever the update around it permits.
+        let removal = machine.is_removed();
+        let scope = if removal { Scope::Os } else { scope };
+        Some(Requested { machine: Some(machine), row: mine.request?, scope, removal, release })
     });
     own.into_iter().chain(of_machines)
 }

@@ -92,12 +92,12 @@ fn machine_that_blocks_an_update_is_removed() -> Result<()> {
     }
     waits_for(fleet, LEAVES, Reason::LocksActive, &["stubborn"])?;
     cloud.remove()?;
+    cloud.set_stubborn("inactive")?;
     cloud.wait_story("end requested")?;
     ensure!(!cloud.story(LEAVES).contains(&"cordoned"), "{:?}", cloud.story(LEAVES));
     wait_for("the request in musterctl", TIME_LIMIT, || {
         Ok(fleet.ctl(&["get", "requests"])?.exits(0)?.says(&["NodeDeletionRequest"]).ok())
     })?;
-    cloud.set_stubborn("inactive")?;
     waits_for(fleet, LEAVES, Reason::LeavingKubernetes, &[HOLDS])?;
     fleet.ctl(&["describe", "machine", LEAVES])?.exits(0)?.says(&["kubectl patch node worker-1"])?;
     fleet.ctl(&["remove", LEAVES, "--abort"])?.says(&["TooLate"])?;

@@ -53,7 +53,7 @@ fn owing(facts: &Facts) -> impl Iterator<Item = &ClusterName> {
 }
 
 fn has_kubernetes(facts: &Facts, cluster: &ClusterName) -> bool {
-    facts.spec(cluster).is_some_and(|spec| spec.kubernetes.is_some())
+    facts.spec_in_force(cluster).is_some_and(|spec| spec.kubernetes.is_some())
 }
 
 /// Asks the next questions: one for each machine at a time.

@@ -245,7 +245,7 @@ impl<'c, 's> Participant<'c, 's> {
         if self.is_past(until_ms)
             && view.available()
             && let Err(blocked) = safety::may_take_slot(snapshot, view)
-            && blocked.reason == Reason::LockNotYetActive
+            && matches!(blocked.reason, Reason::LockNotYetActive | Reason::ForeignRequest | Reason::LocksReturning)
         {
             let outcome = snapshot.spec.update_deadlines.node_locks.outcome;
             return Advance::Move(give_up(Stage::LocksInactive, outcome, &blocked));

@@ -1,5 +1,5 @@
 //! The maintenance handshake of a simulated Kubernetes: requests and locks in its API server, annotations of its nodes,
-//! and the controllers that answer there. A part of the worlds with a Kubernetes has it, with random numbers of its own.
+//! and the controllers that answer there. Some worlds with a Kubernetes have it, with random numbers of its own.
 
 mod checks;
 mod controllers;

@@ -203,8 +203,8 @@ impl Handshake {
                 Some("the locks of a controller vanished")
             }
             Manner::Flaps if dice.permille(120) => {
-                let mine = self.locks.iter_mut().filter(|lock| lock.object.controller == name);
-                let lock = mine.filter(|lock| lock.object.state == LockState::Inactive).next_back()?;
+                let mut mine = self.locks.iter_mut().filter(|lock| lock.object.controller == name);
+                let lock = mine.rfind(|lock| lock.object.state == LockState::Inactive)?;
                 lock.set_active();
                 Some("a lock in Kubernetes was taken back")
             }
