@@ -165,10 +165,8 @@ fn abort_takes_the_removal_back() -> Result<()> {
         })?;
         kubernetes.set_stuck("shop", &pod, true)?;
         cloud.remove()?;
-        cloud.wait_story("end requested")?;
-        if point == "cordoned" {
-            cloud.set_stubborn("inactive")?;
-        }
+        cloud.wait_story("requested")?;
+        cloud.set_stubborn("inactive")?;
         cloud.wait_story(point)?;
         fleet.ctl(&["remove", LEAVES, "--abort"])?.exits(0)?;
         cloud.wait_story("end withdrawn")?;
