@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_coordinator::{core::Request, facts::DepartingNode};
+use muster_coordinator::{
+    core::Request,
+    facts::{DepartingNode, Facts},
+};
 use muster_proto::model::{
     MachineId, MachineName, RemovalPolicy, SwarmFailure, SwarmFailureCode, SwarmId, SwarmOp, SwarmReply,
 };
@@ -10,6 +13,7 @@ use muster_proto::model::{
 use super::{
     Event, World, copies,
     machine::uuid_of,
+    manifest,
     swarm::{Node, Place, failure},
 };
 use crate::invariants::{Violation, swarm::Listed};
@@ -68,7 +72,9 @@ impl World {
 
     /// A removed machine is reinstalled, and enrols under its old name.
     pub(crate) fn come_again(&mut self, index: usize) -> Result<(), Violation> {
-        if self.coordinator.is_none() {
+        // A store from before the manifest was applied takes nobody.
+        let is_known = |facts: &Facts| facts.clusters.contains_key(&manifest::cluster_name());
+        if !self.facts().is_some_and(is_known) {
             return Ok(());
         }
         let id = MachineId(uuid_of(&mut self.rng));

@@ -166,7 +166,7 @@ impl World {
     fn can_be_drained(&self, node: &Node, what: &str) -> Result<(), Violation> {
         let Some(kubernetes) = &self.kubernetes else { return Ok(()) };
         let since = node.undrainable_since.filter(|since| since + SEEN_AGO_MS < self.at);
-        let pod = kubernetes.cluster.undrainable(&node.uid);
+        let pod = kubernetes.cluster.undrainable(&node.uid).filter(|pod| !kubernetes.words.is_said_now(&pod.name));
         match since.zip(pod) {
             Some((since, pod)) => Err(self.watcher.cannot_be_drained(&node.name, what, &pod.name, self.at - since)),
             None => Ok(()),

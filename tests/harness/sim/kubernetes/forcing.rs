@@ -46,6 +46,11 @@ impl Words {
         self.said.retain(|(of, _)| of != machine);
     }
 
+    /// Is it being said of a pod of this name? Its machine may be cordoned in the same step.
+    pub(super) fn is_said_now(&self, pod: &str) -> bool {
+        self.saying.as_ref().is_some_and(|(_, name, _)| name == pod)
+    }
+
     pub(super) fn has(&self, machine: &MachineName, pod: &PodRef) -> bool {
         let is_said_now = self
             .saying
