@@ -62,7 +62,7 @@ pub(crate) const LIMITS: Limits = Limits { lost_after_ms: 30_000 };
 /// Bytes of the key of the proof codes, the same for every coordinator.
 const PROOF_KEY: [u8; 32] = [7; 32];
 /// Most events before a world comes to rest: more means a bug in Muster or in the simulator.
-const EVENTS_MAX: u64 = 60_000;
+const EVENTS_MAX: u64 = 150_000;
 
 /// A scheduled event.
 #[derive(Clone, Debug)]

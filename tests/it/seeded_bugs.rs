@@ -49,7 +49,7 @@ seeded_bugs! {
     ignore_budget: "ignore-budget" by "budget";
     no_gathering: "no-gathering" by "1" | "6" | "10" | "reason";
     failed_lock_is_back: "failed-lock-is-back" by "9", last at 117;
-    no_settle_after_change: "no-settle-after-change" by "9", last at 854;
+    no_settle_after_change: "no-settle-after-change" by "9", last at 1148;
     trust_old_store: "trust-old-store" by "old-store";
     believe_unproven: "believe-unproven" by "liar";
     ignore_ledger_ordinal: "ignore-ledger-ordinal" by "liar", last at 128;
@@ -159,7 +159,7 @@ kubernetes_bugs! {
     believe_controller_that_cannot_see: "believe-controller-that-cannot-see" by "consent", last at 306;
     best_of_two_objects: "best-of-two-objects" by "consent", last at 513;
     believe_another_cluster: "believe-another-cluster" by "node" | "pods" | "undrainable", last at 38;
-    cordon_against_operator: "cordon-against-operator" by "cordon", last at 709;
+    cordon_against_operator: "cordon-against-operator" by "cordon", last at 2066;
     cordon_over_shared_budget: "cordon-over-shared-budget" by "shared", last at 40;
     cordon_undrainable: "cordon-undrainable" by "shared" | "undrainable", last at 40;
     delete_node_without_uid: "delete-node-without-uid" by "node", last at 0;

@@ -108,6 +108,7 @@ impl World {
             without_secret,
             ..
         } = advice;
+        let requests = advice.requests && self.mend_handshake();
         let undrained = advice.undrained && self.mend_kubernetes(&advice.uncordoned);
         if behind && idle {
             let options = Options { accept_control_plane_downtime: true, ..Options::of(Scope::Os) };
@@ -127,6 +128,7 @@ impl World {
         let scaled = degraded && self.scale_down();
         let something = scaled
             || undrained
+            || requests
             || (!adrift.is_empty() && self.bring_home(&adrift))
             || !wishes.is_empty()
             || !replaced.is_empty()
@@ -179,6 +181,8 @@ struct Advice {
     behind: bool,
     /// They need review.
     doubted: Vec<MachineName>,
+    /// Something may keep requests in Kubernetes.
+    requests: bool,
     /// A Kubernetes node may not be drained as things are.
     undrained: bool,
     /// An operator uncordoned their nodes in the middle of an update, which paused.
@@ -327,17 +331,17 @@ impl Reading<'_> {
                 }
                 advice.wishes.push(Request::Retry { machine, item: None });
             }
-            Reason::KubernetesDraining
-            | Reason::KubernetesPreflight
+            Reason::KubernetesPreflight
             | Reason::LocksReturning
+            | Reason::ForeignRequest
+            | Reason::ControllerCannotSee => advice.requests = true,
+            Reason::KubernetesDraining
             | Reason::KubernetesNodeNotFound
             | Reason::KubernetesNodeUnclear
             | Reason::KubernetesPodStuck
             | Reason::KubernetesPodReturns
             | Reason::KubernetesUnavailable
-            | Reason::KubernetesUncordoning
-            | Reason::ForeignRequest
-            | Reason::ControllerCannotSee => advice.undrained = true,
+            | Reason::KubernetesUncordoning => advice.undrained = true,
             Reason::Deferred | Reason::Refused | Reason::Paused => {
                 advice.undrained = true;
                 if self.blocked.message.contains("maintenance leave") {
