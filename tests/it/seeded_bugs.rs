@@ -172,7 +172,6 @@ kubernetes_bugs! {
     evict_without_uid: "evict-without-uid" by "shared" | "eviction", last at 324;
     evict_before_cordon: "evict-before-cordon" by "eviction", last at 9;
     evicted_is_back: "evicted-is-back" by "shared", last at 32;
-    force_without_uid: "force-without-uid" by "forced", last at 1248;
     forget_owed_cordon: "forget-owed-cordon" by "cordon", last at 110;
     ignore_api_servers: "ignore-api-servers" by "controls", last at 387;
     ignore_boot_id: "ignore-boot-id" by "back" | "node", last at 1;

@@ -57,14 +57,9 @@ impl<'a> DrainRules<'a> {
     /// Did an operator say that this very pod is deleted?
     #[must_use]
     pub fn forces(&self, pod: &Pod) -> bool {
-        // Seeded bugs: delete what a budget guards; delete whichever pod has the name.
+        // Seeded bug: delete what a budget guards.
         let unasked = seeded_bug("delete-without-word") && !pod.budgets.is_empty();
-        let by_name = seeded_bug("force-without-uid");
-        let is_meant = |known: &PodRef| {
-            let named = (&known.namespace, &known.name) == (&pod.object.namespace, &pod.object.name);
-            known == &pod.object || (by_name && named)
-        };
-        unasked || self.forced.iter().any(|forced| is_meant(&forced.pod))
+        unasked || self.forced.iter().any(|forced| forced.pod == pod.object)
     }
 }
 
