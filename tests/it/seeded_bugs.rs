@@ -156,7 +156,7 @@ kubernetes_bugs! {
     accepted_is_gone: "accepted-is-gone" by "pods", last at 11;
     annotate_foreign: "annotate-foreign" by "annotation", last at 68;
     answer_before_request_object: "answer-before-request-object" by "consent", last at 349;
-    believe_controller_that_cannot_see: "believe-controller-that-cannot-see" by "consent", last at 306;
+    believe_controller_that_cannot_see: "believe-controller-that-cannot-see" by "consent", last at 1518;
     best_of_two_objects: "best-of-two-objects" by "consent", last at 513;
     believe_another_cluster: "believe-another-cluster" by "node" | "pods" | "undrainable", last at 38;
     cordon_against_operator: "cordon-against-operator" by "cordon", last at 2066;
@@ -181,7 +181,7 @@ kubernetes_bugs! {
     ignore_volumes: "ignore-volumes" by "pods", last at 15;
     keep_scale_down_disabled: "keep-scale-down-disabled" by "cordon", last at 0;
     leave_annotations: "leave-annotations" by "annotation", last at 7;
-    leave_request_objects: "leave-request-objects" by "request", last at 19;
+    leave_request_objects: "leave-request-objects" by "request" | "10", last at 19;
     leave_cordoned: "leave-cordoned" by "cordon", last at 1;
     list_before_cordon: "list-before-cordon" by "pods", last at 202;
     native_lock_by_object: "native-lock-by-object" by "4", last at 75;
